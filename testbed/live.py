@@ -155,7 +155,7 @@ class LiveWorld:
         await self.wait_joined(nodes)
 
     async def wait_joined(self, nodes: Sequence[str]) -> None:
-        """Wait until each of these nodes knows every running node. Raises DeadlineExceeded, naming who lacks."""
+        """Wait until each of these nodes knows all that run. Raises DeadlineExceeded: who lacks whom."""
         missing: dict[str, list[str]] = {}
 
         def say() -> str:
