@@ -9,7 +9,7 @@ class TestbedError(Exception):
     """Something that was asked for did not happen. The text says what, where and what to do."""
 
     __test__ = False
-    status = ExitStatus.UNKNOWN
+    status = ExitStatus.FAIL
 
 
 class UsageError(TestbedError):
