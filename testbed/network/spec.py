@@ -1,4 +1,7 @@
-"""What the network model is built from: links between ports, and switches. A port is named ``node:interface``."""
+"""What the network model is built from: links between ports, and switches.
+
+A port is named ``node:interface``.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ A_TO_B = "a-to-b"
 B_TO_A = "b-to-a"
 DIRECTIONS = (A_TO_B, B_TO_A)
 
+PERFECT = Impairment()
+"""A line that takes no time and loses nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
@@ -20,8 +26,8 @@ class LinkSpec:
     name: str
     a: Port
     b: Port
-    a_to_b: Impairment = Impairment()
-    b_to_a: Impairment = Impairment()
+    a_to_b: Impairment = PERFECT
+    b_to_a: Impairment = PERFECT
     mtu: int = 1500
 
 
@@ -36,7 +42,7 @@ class SwitchSpec:
 
 @dataclass(frozen=True, slots=True)
 class FabricSpec:
-    """A whole network. Ports of links that belong to no switch are its edges: where frames of nodes enter and leave."""
+    """A whole network. Ports of links that belong to no switch are its edges: frames enter and leave there."""
 
     links: tuple[LinkSpec, ...]
     switches: tuple[SwitchSpec, ...] = ()
