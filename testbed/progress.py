@@ -42,7 +42,8 @@ class Traffic:
         aborted = f" ({self.aborted} aborted)" if self.aborted else ""
         return (
             f"{self.elapsed / SECOND:.1f} of {self.duration / SECOND:g} s, "
-            f"requests {self.done} of {self.issued}{failed}, tokens {self.tokens}, handovers {self.handovers}{aborted}, faults active: {faults}"
+            f"requests {self.done} of {self.issued}{failed}, "
+            f"tokens {self.tokens}, handovers {self.handovers}{aborted}, faults active: {faults}"
         )
 
 

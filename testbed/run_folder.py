@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +130,15 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.listener: Callable[[Mapping[str, Any]], None] | None = None
+        """Told of each event after it has been written."""
 
     def record(self, event: str, **fields: Any) -> dict[str, Any]:
         """Write one event, stamped with CLOCK_MONOTONIC in ns, and return it."""
         line = {"t": time.monotonic_ns(), "event": event, **fields}
         os.write(self._file, json.dumps(line, separators=(",", ":"), default=_plain).encode() + b"\n")
+        if self.listener is not None:
+            self.listener(line)
         return line
 
     def close(self) -> None:
