@@ -1,4 +1,4 @@
-"""The reports of a run: right numbers, nothing fetched from elsewhere, nothing a node wrote taken as markup."""
+"""The reports of a run: right numbers, nothing fetched from elsewhere, no text of a node taken as markup."""
 
 from __future__ import annotations
 
