@@ -41,6 +41,9 @@ class BindingTable:
     def __init__(self) -> None:
         self._newest: dict[EndpointName, Binding] = {}
 
+    def __len__(self) -> int:
+        return len(self._newest)
+
     def get(self, endpoint: EndpointName) -> Binding | None:
         return self._newest.get(endpoint)
 

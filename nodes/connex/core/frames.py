@@ -75,7 +75,19 @@ def encode_header(frame: Frame) -> bytes:
     """The 56 header bytes of ``frame``; its payload follows them on the channel."""
     kind, flags, traffic_class, stream, message, offset, end, sender, destination, payload = frame
     fields = _FIELDS.pack(
-        MAGIC, VERSION, kind, flags, traffic_class, 0, len(payload), stream, message, offset, end, sender, destination
+        MAGIC,
+        VERSION,
+        kind,
+        flags,
+        traffic_class,
+        0,
+        len(payload),
+        stream,
+        message,
+        offset,
+        end,
+        sender,
+        destination,
     )
     return fields + _CHECKSUM.pack(crc32(fields))
 
@@ -90,9 +102,22 @@ def decode_header(data: Buffer, start: int = 0) -> tuple[Frame, int]:
 
     Raises RemoteProtocolError if it is not a header of this version or its checksum does not match.
     """
-    (magic, version, kind, flags, traffic_class, reserved, length, stream, message, offset, end, sender, destination, check) = (
-        HEADER.unpack_from(data, start)
-    )
+    (
+        magic,
+        version,
+        kind,
+        flags,
+        traffic_class,
+        reserved,
+        length,
+        stream,
+        message,
+        offset,
+        end,
+        sender,
+        destination,
+        check,
+    ) = HEADER.unpack_from(data, start)
     if crc32(memoryview(data)[start : start + 52]) != check:
         raise RemoteProtocolError("frame header: checksum does not match")
     if magic != MAGIC or version != VERSION or reserved or flags > 7 or traffic_class > 3 or kind not in _TYPES:
@@ -149,7 +174,13 @@ def text(value: str, size: int = 1) -> bytes:
 
 
 def binding(value: Binding) -> bytes:
-    return text(value.endpoint) + number(value.epoch, 4) + text(value.node) + number(value.incarnation, 8) + text(value.locator)
+    return (
+        text(value.endpoint)
+        + number(value.epoch, 4)
+        + text(value.node)
+        + number(value.incarnation, 8)
+        + text(value.locator)
+    )
 
 
 def class_limit(traffic_class: TrafficClass | int) -> int:

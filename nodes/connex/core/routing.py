@@ -1,0 +1,111 @@
+"""Where every endpoint is: learning bindings, telling them, asking for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from connex.core import frames
+from connex.core.binding import Binding, BindingTable, newer
+from connex.core.context import Context
+from connex.core.endpoint import Endpoint
+from connex.core.errors import LimitExceeded
+from connex.core.events import BindingLearned, EndpointHosted, EndpointReleased
+from connex.core.frames import BodyReader, Flag, Frame, FrameType
+from connex.core.identity import EndpointName, NodeName
+
+
+class Routing:
+    """The endpoints owned here and the newest binding known of all others."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._me = context.me
+        self.table = BindingTable()
+        self.owned: dict[EndpointName, Endpoint] = {}
+        self.on_learned: Callable[[Binding, int], None] = _nobody
+        self.on_fenced: Callable[[Endpoint, int], None] = _nobody
+
+    def own(self, name: EndpointName, epoch: int, cause: str) -> Endpoint:
+        """Own the endpoint under ``epoch``. Raises LimitExceeded."""
+        if len(self.owned) >= self._context.config.endpoints:
+            raise LimitExceeded(
+                f"host {name}: this node already hosts {len(self.owned)} endpoints, the limit of the configuration"
+            )
+        endpoint = self.owned[name] = Endpoint(name, epoch)
+        self.table.learn(endpoint.binding(self._me))
+        self._context.emit(EndpointHosted(name, epoch, cause))
+        return endpoint
+
+    def disown(self, endpoint: Endpoint, cause: str) -> None:
+        del self.owned[endpoint.name]
+        self._context.emit(EndpointReleased(endpoint.name, endpoint.epoch, cause))
+
+    def learn(self, binding: Binding, via: str, now: int) -> bool:
+        """Take what somebody says of an endpoint; says whether it was new. A newer owner of what is owned here fences this node."""
+        if not binding.epoch:
+            return False
+        if not newer(binding, self.table.get(binding.endpoint)):
+            return False
+        endpoint = self.owned.get(binding.endpoint)
+        if endpoint is not None:
+            self.on_fenced(endpoint, now)
+            if endpoint.name in self.owned:
+                self.disown(endpoint, "fenced")
+        if len(self.table) >= self._context.config.bindings and self.table.get(binding.endpoint) is None:
+            return False
+        if not self.table.learn(binding):
+            return False
+        if binding.node != self._me.node and binding.node and binding.locator:
+            self._context.locators[binding.node] = binding.locator
+        self._context.emit(BindingLearned(binding.endpoint, binding.epoch, binding.node, binding.incarnation, via))
+        self._context.settle("resolve", binding.endpoint, "")
+        self.on_learned(binding, now)
+        return True
+
+    def announce(self, binding: Binding, nodes: Iterable[NodeName], now: int) -> None:
+        """Tell the binding to these nodes until each has answered."""
+        body = frames.binding(binding)
+        for node in set(nodes) - {self._me.node, ""}:
+            self._context.repeat("announce", binding.endpoint, node, self._announcer(node, binding, body), now)
+
+    def _announcer(self, node: NodeName, binding: Binding, body: bytes) -> Callable[[int], None]:
+        def send(now: int) -> None:
+            if self.table.get(binding.endpoint) != binding:
+                self._context.settle("announce", binding.endpoint, node)
+                return
+            self._context.control(node, FrameType.ANNOUNCE, body, epoch=binding.epoch)
+
+        return send
+
+    def receive_announce(self, node: NodeName, frame: Frame, now: int) -> None:
+        body = BodyReader(frame.payload)
+        binding = body.binding()
+        body.finish()
+        if frame.flags & Flag.REPLY:
+            self._context.settle("announce", binding.endpoint, node)
+            self.learn(binding, "announce", now)
+            return
+        self.learn(binding, "announce", now)
+        known = self.table.get(binding.endpoint) or binding
+        self._context.control(node, FrameType.ANNOUNCE, frames.binding(known), flags=Flag.REPLY, epoch=known.epoch)
+
+    def resolve(self, endpoint: EndpointName, now: int) -> None:
+        """Ask all nodes that can be reached where the endpoint is, until somebody knows."""
+        body = frames.text(endpoint)
+
+        def ask(now: int) -> None:
+            for node in self._context.scheduler.open_lanes():
+                self._context.control(node, FrameType.RESOLVE, body)
+
+        self._context.repeat("resolve", endpoint, "", ask, now, most=12)
+
+    def receive_resolve(self, node: NodeName, frame: Frame, now: int) -> None:
+        body = BodyReader(frame.payload)
+        known = self.table.get(body.text())
+        body.finish()
+        if known is not None:
+            self._context.control(node, FrameType.ANNOUNCE, frames.binding(known), flags=Flag.REPLY, epoch=known.epoch)
+
+
+def _nobody(*_: object) -> None:
+    """Until somebody listens."""

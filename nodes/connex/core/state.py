@@ -1,0 +1,136 @@
+"""The records of a transfer stream: a state region's bytes, and everything else that an endpoint is (``docs/wire.md``, Handovers)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from connex.core import frames
+from connex.core.binding import Binding
+from connex.core.endpoint import Inbound, Outbound, Route
+from connex.core.errors import RemoteProtocolError
+from connex.core.frames import BodyReader, Buffer
+from connex.core.identity import EndpointName, NodeName, TrafficClass
+from connex.core.stream import Held
+
+REGION = 1
+STATE = 2
+_INBOUND, _OUTBOUND = 1, 2
+_FIN, _OPENED, _FIN_ACKNOWLEDGED = 1, 2, 4
+
+
+class Region(NamedTuple):
+    name: str
+    size: int
+    offset: int
+    data: memoryview
+
+
+class MovedStream(NamedTuple):
+    """One stream as STATE carries it."""
+
+    route: Route
+    outbound: bool
+    peer: Binding
+    message: int
+    offset: int
+    limit: int
+    fin: tuple[int, int] | None
+    opened: bool
+    fin_acknowledged: bool
+    held: list[Held]
+
+
+def encode_region(name: str, size: int, offset: int, data: Buffer) -> bytes:
+    return b"\x01" + frames.text(name) + frames.number(size, 8) + frames.number(offset, 8) + data
+
+
+def decode_region(record: Buffer) -> Region:
+    view = memoryview(record)
+    length = view[1] if len(view) > 1 else 0
+    start = 2 + length + 16
+    if len(view) < start:
+        raise RemoteProtocolError(f"region record of {len(view)} bytes: expected at least {start}")
+    try:
+        name = bytes(view[2 : 2 + length]).decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("region record: its name is not UTF-8") from error
+    size = int.from_bytes(view[2 + length : 10 + length], "big")
+    offset = int.from_bytes(view[10 + length : 18 + length], "big")
+    if offset + len(view) - start > size:
+        raise RemoteProtocolError(f"region record {name}: bytes up to {offset + len(view) - start} of {size}")
+    return Region(name, size, offset, view[start:])
+
+
+def encode_streams(outbound: list[Outbound], inbound: list[Inbound], locators: dict[NodeName, str]) -> bytes:
+    """The STATE record of an endpoint; ``locators`` says where the nodes at the other ends are reached."""
+    parts = [b"\x02", frames.number(len(outbound) + len(inbound), 4)]
+    for out in outbound:
+        send = out.send
+        flags = (
+            (_FIN if send.fin else 0)
+            | (_OPENED if out.opened else 0)
+            | (_FIN_ACKNOWLEDGED if send.fin_acknowledged else 0)
+        )
+        peer = Binding(out.route.receiver, out.peer_epoch, out.node, out.incarnation, locators.get(out.node, ""))
+        cursor = (send.acknowledged_message, send.acknowledged_offset, send.limit)
+        parts += _stream(out.route, _OUTBOUND, out.route.receiver, peer, cursor, flags, send.fin, send.unacknowledged())
+    for into in inbound:
+        receive = into.receive
+        flags = (_FIN if receive.fin else 0) | _OPENED | (_FIN_ACKNOWLEDGED if receive.finished else 0)
+        peer = Binding(into.route.sender, into.peer_epoch, into.node, into.incarnation, locators.get(into.node, ""))
+        cursor = (receive.message, receive.offset, into.credit.limit)
+        parts += _stream(
+            into.route, _INBOUND, into.route.sender, peer, cursor, flags, receive.fin, receive.undelivered()
+        )
+    return b"".join(parts)
+
+
+def _stream(route: Route, side: int, other: EndpointName, peer: Binding, cursor: tuple[int, int, int], flags: int,
+            fin: tuple[int, int] | None, held: list[Held]) -> list[bytes]:  # fmt: skip
+    fin_message, fin_offset = fin or (0, 0)
+    parts = [
+        frames.number(route.stream, 8), bytes((side, route.traffic_class)), frames.text(other), frames.text(route.label), frames.binding(peer),
+        *(frames.number(value, 8) for value in cursor), bytes((flags,)), frames.number(fin_offset, 8), frames.number(fin_message, 8),
+        frames.number(len(held), 4),
+    ]  # fmt: skip
+    for number, start, end, payload in held:
+        parts += [frames.number(value, 8) for value in (number, start, end, len(payload))]
+        parts.append(bytes(payload))
+    return parts
+
+
+def decode_streams(record: Buffer, endpoint: EndpointName) -> list[MovedStream]:
+    """Read a STATE record; raises RemoteProtocolError where it is malformed."""
+    body = BodyReader(record)
+    body.take(1)
+    streams = [_decode_stream(body, endpoint) for _ in range(body.number(4))]
+    body.finish()
+    return streams
+
+
+def _decode_stream(body: BodyReader, endpoint: EndpointName) -> MovedStream:
+    stream = body.number(8)
+    side, traffic_class = body.number(1), body.number(1)
+    if side not in (_INBOUND, _OUTBOUND) or not 1 <= traffic_class <= 3:
+        raise RemoteProtocolError(f"state record: stream side {side}, class {traffic_class}")
+    other, label, peer = body.text(), body.text(), body.binding()
+    message, offset, limit = body.number(8), body.number(8), body.number(8)
+    flags, fin_offset, fin_message = body.number(1), body.number(8), body.number(8)
+    held: list[Held] = []
+    for _ in range(body.number(4)):
+        number, start, end, size = body.number(8), body.number(8), body.number(8), body.number(8)
+        held.append(Held(number, start, end, body.take(size)))
+    outbound = side == _OUTBOUND
+    sender, receiver = (endpoint, other) if outbound else (other, endpoint)
+    return MovedStream(
+        Route(stream, sender, receiver, TrafficClass(traffic_class), label),
+        outbound,
+        peer,
+        message,
+        offset,
+        limit,
+        (fin_message, fin_offset) if flags & _FIN else None,
+        bool(flags & _OPENED),
+        bool(flags & _FIN_ACKNOWLEDGED),
+        held,
+    )

@@ -1,0 +1,49 @@
+"""All deadlines of a node in one table."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+Key = tuple[str, int | str, str]
+"""What a deadline is for: its kind, and whom it concerns (two parts, the second often empty)."""
+
+
+class Timers:
+    """Deadlines by key. Setting a key again replaces its deadline; entries that were replaced are skipped when they surface."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[Key, int] = {}
+        self._heap: list[tuple[int, int, Key]] = []
+        self._count = 0
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._deadlines
+
+    def set(self, key: Key, deadline: int) -> None:
+        if self._deadlines.get(key) == deadline:
+            return
+        self._deadlines[key] = deadline
+        self._count += 1
+        heappush(self._heap, (deadline, self._count, key))
+
+    def clear(self, key: Key) -> None:
+        self._deadlines.pop(key, None)
+
+    def next(self) -> int | None:
+        """The earliest deadline, or None."""
+        heap = self._heap
+        while heap:
+            deadline, _, key = heap[0]
+            if self._deadlines.get(key) == deadline:
+                return deadline
+            heappop(heap)
+        return None
+
+    def due(self, now: int) -> list[Key]:
+        """Take out all keys whose deadline has come, earliest first."""
+        keys: list[Key] = []
+        while (deadline := self.next()) is not None and deadline <= now:
+            key = heappop(self._heap)[2]
+            del self._deadlines[key]
+            keys.append(key)
+        return keys
