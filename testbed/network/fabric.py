@@ -97,9 +97,7 @@ class Fabric:
             self._run(now)
         way = self._entry.get(port)
         if way is None:
-            raise ValueError(
-                f"port {port!r}: not an edge of this network; its edges are {', '.join(self._entry)}"
-            )
+            raise ValueError(f"port {port!r}: not an edge of this network; its edges are {', '.join(self._entry)}")
         size = vnet.wire_bytes(frame) if self._at else len(frame)
         self._enter(way, _Item(port, frame, size), now)
 
@@ -130,9 +128,7 @@ class Fabric:
         declared = self._spec[link].a_to_b if direction == A_TO_B else self._spec[link].b_to_a
         known = set(Impairment.__dataclass_fields__)
         if unknown := sorted(set(fields) - known):
-            raise ValueError(
-                f"restore: unknown parameter {', '.join(unknown)}; known: {', '.join(sorted(known))}"
-            )
+            raise ValueError(f"restore: unknown parameter {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         changes = {field: getattr(declared, field) for field in fields}
         self._change(link, direction, way.line.impairment.merge(changes), now)
 
@@ -144,9 +140,7 @@ class Fabric:
         """
         for port in {port for pair in pairs for port in pair}:
             if port not in self._entry:
-                raise ValueError(
-                    f"block {name}: {port!r} is not an edge of this network: {', '.join(self._entry)}"
-                )
+                raise ValueError(f"block {name}: {port!r} is not an edge of this network: {', '.join(self._entry)}")
         self._run(now)
         self._blocks[name] = frozenset(pairs)
         self._blocked = Counter(pair for group in self._blocks.values() for pair in group)
@@ -154,9 +148,7 @@ class Fabric:
     def unblock(self, name: str, now: int) -> None:
         """End what ``block`` began."""
         if name not in self._blocks:
-            raise ValueError(
-                f"unblock: nothing is blocked under the name {name!r}; blocked: {sorted(self._blocks)}"
-            )
+            raise ValueError(f"unblock: nothing is blocked under the name {name!r}; blocked: {sorted(self._blocks)}")
         self._run(now)
         del self._blocks[name]
         self._blocked = Counter(pair for group in self._blocks.values() for pair in group)
@@ -195,9 +187,7 @@ class Fabric:
         except ValueError as error:
             raise ValueError(f"link {link}, {direction}: {error}") from None
         owner = self._switch_of.get(head)
-        way = _Way(
-            line, len(self._lines), head, self._nodes[owner] if owner else None, mtu + _VLAN_TAGGED_ETHERNET
-        )
+        way = _Way(line, len(self._lines), head, self._nodes[owner] if owner else None, mtu + _VLAN_TAGGED_ETHERNET)
         self._lines[link, direction] = way
         if tail in self._switch_of:
             self._nodes[self._switch_of[tail]].ways[tail] = way
@@ -231,9 +221,7 @@ class Fabric:
     def _cut_loops(self) -> None:
         """A link between switches is used if both directions are up and it closes no loop."""
         between = [
-            (link.a, link.b)
-            for link in self._spec.values()
-            if link.a in self._switch_of and link.b in self._switch_of
+            (link.a, link.b) for link in self._spec.values() if link.a in self._switch_of and link.b in self._switch_of
         ]
         usable = [
             (link.a, link.b)

@@ -64,9 +64,7 @@ def check(impairment: Impairment) -> None:
             raise ValueError(f"{name}: {value} is negative; expected 0 or more")
     burst, loss = impairment.loss_burst, impairment.loss
     if burst < 1.0:
-        raise ValueError(
-            f"loss_burst: a mean burst of {burst} frames is shorter than one frame; expected 1 or more"
-        )
+        raise ValueError(f"loss_burst: a mean burst of {burst} frames is shorter than one frame; expected 1 or more")
     if burst > 1.0 and loss < 1.0 and loss / (burst * (1.0 - loss)) > 1.0:
         raise ValueError(
             f"loss_burst: a loss of {loss} needs a mean burst of at least {loss / (1.0 - loss):.4g}, not {burst}"

@@ -87,7 +87,5 @@ def make_program(text: str) -> PacketProgram:
     match = _NOTATION.fullmatch(text)
     if match is None or match["name"] not in PROGRAMS:
         known = ", ".join(f"{name}:64KiB" for name in PROGRAMS)
-        raise ValueError(
-            f"packet program {text!r}: not known; expected one of {known} (with a threshold of your own)"
-        )
+        raise ValueError(f"packet program {text!r}: not known; expected one of {known} (with a threshold of your own)")
     return PROGRAMS[match["name"]](int(match["number"]) * _UNITS[match["unit"]])

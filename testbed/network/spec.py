@@ -42,7 +42,8 @@ class SwitchSpec:
 
 @dataclass(frozen=True, slots=True)
 class FabricSpec:
-    """A whole network. Ports of links that belong to no switch are its edges: frames enter and leave there."""
+    """A whole network. Ports of links that belong to no switch are its edges: frames enter and leave
+    there."""
 
     links: tuple[LinkSpec, ...]
     switches: tuple[SwitchSpec, ...] = ()
