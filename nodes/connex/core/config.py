@@ -63,6 +63,8 @@ class Config:
     heartbeat: int = 50 * MILLISECOND
     suspect_after: int = 250 * MILLISECOND
     dead_after: int = 1 * SECOND
+    exchange: int = 1 * SECOND
+    """Period at which members and bindings are compared with one neighbour."""
     resolve_for: int = 5 * SECOND
     """How long an unknown endpoint is looked for before its streams are reset."""
     handover_timeout: int = 30 * SECOND

@@ -31,6 +31,7 @@ class Context:
         self._alarms: dict[str, Callable[[Key, int], None]] = {}
         self._repeats: dict[Key, _Repeat] = {}
         self.on_alarm("repeat", self._repeat_due)
+        self.on_alarm("channel", self._channel_due)
 
     def control(self, node: NodeName, kind: FrameType, body: Buffer = b"", *, flags: Flag = Flag.NONE, handover: int = 0, epoch: int = 0,
                 destination: int = 0, offset: int = 0) -> None:  # fmt: skip
@@ -42,7 +43,7 @@ class Context:
         self._alarms[kind] = handler
 
     def handle_timer(self, now: int) -> None:
-        for key in self.timers.due(now):
+        while (key := self.timers.take_due(now)) is not None:
             self._alarms[key[0]](key, now)
 
     def repeat(
@@ -71,6 +72,17 @@ class Context:
         for key in [key for key in self._repeats if key[2] == whom]:
             del self._repeats[key]
             self.timers.clear(key)
+
+    def channel_failed(self, node: NodeName, traffic_class: TrafficClass, now: int) -> None:
+        """Ask for the channel again after a while, if it is still needed then."""
+        self.scheduler.failed(node, traffic_class)
+        if self.scheduler.needed(node, traffic_class):
+            self.timers.set(("channel", node, traffic_class.name), now + self.config.control_retry)
+
+    def _channel_due(self, key: Key, now: int) -> None:
+        node, traffic_class = str(key[1]), TrafficClass[key[2]]
+        if self.scheduler.needed(node, traffic_class):
+            self.scheduler.want(node, traffic_class)
 
     def _repeat_due(self, key: Key, now: int) -> None:
         repeat = self._repeats[key]

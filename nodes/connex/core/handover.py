@@ -361,7 +361,7 @@ class Handovers:
         handover.phase = Phase.COMMITTED
         self._context.timers.clear(("handover", handover.id, ""))
         self._streams.drop_transfer(handover.id)
-        endpoint = self._routing.own(handover.endpoint, handover.epoch + 1, "handover")
+        endpoint = self._routing.own(handover.endpoint, handover.epoch + 1, "handover", now)
         endpoint.restricted = True
         for moved in handover.state:
             self._streams.adopt(endpoint, moved, now)

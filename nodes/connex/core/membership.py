@@ -17,6 +17,7 @@ from connex.core.timers import Key
 ALIVE, LEAVING, LEFT, DEAD = 1, 2, 3, 4
 _JOIN_RETRY = 1_000_000_000
 _TICK: Key = ("tick", "", "")
+_EXCHANGE: Key = ("exchange", "", "")
 
 
 class Member(NamedTuple):
@@ -60,6 +61,7 @@ class Membership:
         self._ticked_at = 0
         context.on_alarm("tick", self._tick)
         context.on_alarm("join", self._join_due)
+        context.on_alarm("exchange", self._exchange)
 
     # Lives
 
@@ -96,10 +98,15 @@ class Membership:
             life.heard_at = now
             if life.state in ("suspected", "dead"):
                 self._change(life, "alive")
+        member = Member(*peer, ALIVE)
         unknown = peer.node not in self.members
-        self._note(Member(*peer, ALIVE))
+        self.members[peer.node] = member
         if traffic_class is TrafficClass.CONTROL:
             self._seeds.pop(peer.locator, None)
+            if _EXCHANGE not in self._context.timers:
+                self._context.timers.set(_EXCHANGE, now + self._context.config.exchange)
+            if unknown:
+                self._pass_on(member)
             if self.joining or unknown:
                 self._send_join(peer.node, now)
             for endpoint in self._routing.owned.values():
@@ -222,26 +229,35 @@ class Membership:
             self._routing.learn(binding, "join", now)
         self._finish_joining(now)
 
+    def _pass_on(self, member: Member) -> None:
+        """Tell those there is a channel to of a new member; whoever misses it learns of it in the next exchange."""
+        body = _list([_member(member)]) + _list([])
+        for node in self._context.scheduler.open_lanes():
+            if node != member.node:
+                self._context.control(node, FrameType.JOIN, body, flags=Flag.REPLY)
+
+    def _exchange(self, key: Key, now: int) -> None:
+        """Anti-entropy: compare members and bindings with one neighbour drawn at random."""
+        self._context.timers.set(key, now + self._context.config.exchange)
+        neighbours = self._context.scheduler.open_lanes()
+        if neighbours:
+            self._send_join(neighbours[self._context.draw(32) % len(neighbours)], now)
+
     def _note(self, member: Member) -> None:
         """Keep what is newer: another life, or a later state of the same one."""
         known = self.members.get(member.node)
-        if member.node == self._context.me.node or (
-            known is None and len(self.members) >= self._context.config.members
-        ):
-            return
         life = self._lives.get(member.node)
+        if member.node == self._context.me.node:
+            return
         if life is not None and member.incarnation != life.peer.incarnation and life.state == "alive":
             return
-        if (
-            known is not None
-            and known.incarnation == member.incarnation
-            and known.state >= member.state
-            and member.state != ALIVE
-        ):
+        if known is None and len(self.members) >= self._context.config.members:
+            return
+        if known is not None and known.incarnation == member.incarnation and known.state >= member.state:
             return
         self.members[member.node] = member
         if member.state == ALIVE:
-            self._context.locators.setdefault(member.node, member.locator)
+            self._context.locators[member.node] = member.locator
 
     def leave(self, now: int) -> None:
         """Say goodbye to everybody there is a channel to."""

@@ -137,9 +137,7 @@ class Node:
     def channel_failed(self, node: NodeName, locator: str, traffic_class: TrafficClass, now: int) -> None:
         """A channel that was wanted could not be opened; it is asked for again when something waits for it."""
         if node:
-            self._context.scheduler.failed(node, traffic_class)
-            if self._context.scheduler.needed(node, traffic_class):
-                self._context.timers.set(("channel", node, traffic_class.name), now + self._config.control_retry)
+            self._context.channel_failed(node, traffic_class, now)
         self._membership.seed_failed(locator, now)
 
     def channel_writable(self, node: NodeName, traffic_class: TrafficClass, writable: bool, now: int) -> None:
@@ -184,8 +182,7 @@ class Node:
             raise LocalProtocolError(
                 f"host {endpoint}: {known.node} owns it under epoch {known.epoch}; move it from there instead"
             )
-        hosted = self._routing.own(endpoint, known.epoch + 1 if known is not None else 1, "host")
-        self._streams.learned(hosted.binding(self.me), now)
+        hosted = self._routing.own(endpoint, known.epoch + 1 if known is not None else 1, "host", now)
         self._routing.announce(hosted.binding(self.me), self._context.scheduler.open_lanes(), now)
 
     def end(self, endpoint: EndpointName, now: int) -> None:

@@ -25,8 +25,8 @@ class Routing:
         self.on_learned: Callable[[Binding, int], None] = _nobody
         self.on_fenced: Callable[[Endpoint, int], None] = _nobody
 
-    def own(self, name: EndpointName, epoch: int, cause: str) -> Endpoint:
-        """Own the endpoint under ``epoch``. Raises LimitExceeded."""
+    def own(self, name: EndpointName, epoch: int, cause: str, now: int) -> Endpoint:
+        """Own the endpoint under ``epoch``; streams of this node that lead to it turn inwards. Raises LimitExceeded."""
         if len(self.owned) >= self._context.config.endpoints:
             raise LimitExceeded(
                 f"host {name}: this node already hosts {len(self.owned)} endpoints, the limit of the configuration"
@@ -34,6 +34,7 @@ class Routing:
         endpoint = self.owned[name] = Endpoint(name, epoch)
         self.table.learn(endpoint.binding(self._me))
         self._context.emit(EndpointHosted(name, epoch, cause))
+        self.on_learned(endpoint.binding(self._me), now)
         return endpoint
 
     def disown(self, endpoint: Endpoint, cause: str) -> None:

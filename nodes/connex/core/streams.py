@@ -34,6 +34,7 @@ _REMEMBERED = 8192
 """Ended and moved streams that are remembered, so that late frames of theirs get the right answer."""
 _RESET_REPEATS = 20
 _DESTINATION_MOVED, _SENDER_MOVED = 1, 2
+_SENDER, _RECEIVER = 1, 2
 
 
 class Message(NamedTuple):
@@ -64,7 +65,8 @@ class Streams:
         """Called when a transfer stream has a complete record."""
         self.on_progress: Callable[[Outbound, int], None] = _nobody
         """Called when a transfer stream was acknowledged further."""
-        self._moved: dict[StreamId, EndpointName] = {}
+        self._moved_outbound: dict[StreamId, EndpointName] = {}
+        self._moved_inbound: dict[StreamId, EndpointName] = {}
         self._ended_outbound: dict[StreamId, _Ended] = {}
         self._ended_inbound: dict[StreamId, _Ended] = {}
         self._causes: dict[tuple[str, StreamId], ResetCause] = {}
@@ -188,7 +190,12 @@ class Streams:
                 into.gap = receive.received
                 self._acknowledge(into, Flag.RETRANSMIT)
             return
-        if arrival is Arrival.DUPLICATE or credit.update(receive.offset, receive.alone_until) or not into.acknowledged:
+        if (
+            arrival is Arrival.DUPLICATE
+            or not into.route.receiver
+            or credit.update(receive.offset, receive.alone_until)
+            or not into.acknowledged
+        ):
             self._acknowledge(into)
         elif not into.due:
             into.due = True
@@ -275,6 +282,7 @@ class Streams:
         elif frame.offset or frame.message:
             self._send_reset(
                 node,
+                _RECEIVER,
                 frame.stream,
                 traffic_class,
                 ResetCause.UNKNOWN_STREAM,
@@ -284,6 +292,7 @@ class Streams:
         elif len(self.outbound) + len(self.inbound) >= self._context.config.streams:
             self._send_reset(
                 node,
+                _RECEIVER,
                 frame.stream,
                 traffic_class,
                 ResetCause.LIMIT_EXCEEDED,
@@ -325,17 +334,27 @@ class Streams:
             self._context.settle("reset", frame.stream, node)
             return
         body = BodyReader(frame.payload)
-        code, text = body.number(1), body.text(2)
+        code, side, text = body.number(1), body.number(1), body.text(2)
         body.finish()
         try:
             cause = ResetCause(code)
         except ValueError as error:
             raise RemoteProtocolError(f"RESET with cause {code}") from error
         self._context.post(node, Frame(FrameType.RESET, Flag.REPLY, frame.traffic_class, frame.stream))
-        out, into = self.outbound.get(frame.stream), self.inbound.get(frame.stream)
-        if out is not None and out.node == node:
+        out = self.outbound.get(frame.stream) if side == _RECEIVER else None
+        into = self.inbound.get(frame.stream) if side == _SENDER else None
+        other = out or into
+        if other is None:
+            return
+        peer = self._peer(node)
+        if frame.sender_epoch > other.peer_epoch and peer is not None:
+            endpoint = other.route.receiver if side == _RECEIVER else other.route.sender
+            self._routing.learn(Binding(endpoint, frame.sender_epoch, *peer), "frame", now)
+        if other.node != node or other.peer_epoch != frame.sender_epoch:
+            return
+        if out is not None:
             self.end_outbound(out, cause, text, now, tell=False)
-        if into is not None and into.node == node:
+        elif into is not None:
             self.end_inbound(into, cause, text, now, tell=False)
 
     # Whether a frame is for us
@@ -383,7 +402,7 @@ class Streams:
         if ended is not None:
             self._answer_ended(node, frame, ended)
             return
-        endpoint = self._moved.get(frame.stream, "")
+        endpoint = self._moved_inbound.get(frame.stream, "")
         self._refuse(
             node,
             frame,
@@ -401,10 +420,18 @@ class Streams:
                       frame.destination_epoch, frame.sender_epoch, _LIMIT.pack(ended.offset)),
             )  # fmt: skip
         else:
-            self._send_reset(node, frame.stream, frame.traffic_class, ended.cause, "the stream was reset before", 0)
+            self._send_reset(
+                node,
+                _RECEIVER,
+                frame.stream,
+                frame.traffic_class,
+                ended.cause,
+                "the stream was reset before",
+                frame.destination_epoch,
+            )
 
     def _answer_unknown_ack(self, node: NodeName, frame: Frame, now: int) -> None:
-        endpoint = self._moved.get(frame.stream)
+        endpoint = self._moved_outbound.get(frame.stream)
         ended = self._ended_outbound.get(frame.stream)
         if endpoint is not None:
             known = self._routing.table.get(endpoint) or Binding(endpoint, 0, "", 0, "")
@@ -426,7 +453,9 @@ class Streams:
             )
         elif ended is None or ended.cause is not None:
             cause = ended.cause if ended and ended.cause else ResetCause.UNKNOWN_STREAM
-            self._send_reset(node, frame.stream, frame.traffic_class, cause, "no such stream here", 0)
+            self._send_reset(
+                node, _SENDER, frame.stream, frame.traffic_class, cause, "no such stream here", frame.destination_epoch
+            )
 
     # Bindings
 
@@ -533,16 +562,16 @@ class Streams:
         """Forget the endpoint's streams: they go on elsewhere, and late frames of theirs are sent there."""
         for out in list(endpoint.outbound.values()):
             self._drop_outbound(out)
-            _remember(self._moved, out.route.stream, endpoint.name)
+            _remember(self._moved_outbound, out.route.stream, endpoint.name)
         for into in list(endpoint.inbound.values()):
             self._drop_inbound(into)
-            _remember(self._moved, into.route.stream, endpoint.name)
+            _remember(self._moved_inbound, into.route.stream, endpoint.name)
 
     def adopt(self, endpoint: Endpoint, moved: MovedStream, now: int) -> None:
         """Take over one stream of an endpoint that has just arrived."""
         route = moved.route
         config = self._context.config
-        self._moved.pop(route.stream, None)
+        (self._moved_outbound if moved.outbound else self._moved_inbound).pop(route.stream, None)
         if moved.peer.node:
             self._routing.learn(moved.peer, "handover", now)
         peer = self._routing.table.get(moved.peer.endpoint)
@@ -622,7 +651,9 @@ class Streams:
         _remember(self._ended_outbound, out.route.stream, _Ended(cause, 0, 0))
         self._context.emit(StreamWasReset(out.route.stream, "sender", cause, text))
         if tell and out.node:
-            self._send_reset(out.node, out.route.stream, out.route.traffic_class, cause, text, out.sender_epoch, now)
+            self._send_reset(
+                out.node, _SENDER, out.route.stream, out.route.traffic_class, cause, text, out.sender_epoch, now
+            )
 
     def end_inbound(self, into: Inbound, cause: ResetCause, text: str, now: int, tell: bool = True) -> None:
         self._drop_inbound(into)
@@ -631,7 +662,9 @@ class Streams:
         _remember(self._ended_inbound, into.route.stream, _Ended(cause, 0, 0))
         self._context.emit(StreamWasReset(into.route.stream, "receiver", cause, text))
         if tell and into.node:
-            self._send_reset(into.node, into.route.stream, into.route.traffic_class, cause, text, into.epoch, now)
+            self._send_reset(
+                into.node, _RECEIVER, into.route.stream, into.route.traffic_class, cause, text, into.epoch, now
+            )
 
     def _close_outbound(self, out: Outbound) -> None:
         self._drop_outbound(out)
@@ -679,10 +712,10 @@ class Streams:
         for key in (("ack", stream, ""), ("resolve", stream, "in"), ("linger", stream, "")):
             self._context.timers.clear(key)
 
-    def _send_reset(self, node: NodeName, stream: StreamId, traffic_class: int, cause: ResetCause, text: str, epoch: int,
+    def _send_reset(self, node: NodeName, side: int, stream: StreamId, traffic_class: int, cause: ResetCause, text: str, epoch: int,
                     now: int | None = None) -> None:  # fmt: skip
         """Say that the stream is over: once in answer to a frame, or (with ``now``) until it is acknowledged."""
-        body = bytes((cause,)) + frames.text(text, 2)
+        body = bytes((cause, side)) + frames.text(text, 2)
         frame = Frame(FrameType.RESET, 0, traffic_class, stream, 0, 0, 0, epoch, 0, body)
         if now is None:
             self._context.post(node, frame)

@@ -39,11 +39,11 @@ class Timers:
             heappop(heap)
         return None
 
-    def due(self, now: int) -> list[Key]:
-        """Take out all keys whose deadline has come, earliest first."""
-        keys: list[Key] = []
-        while (deadline := self.next()) is not None and deadline <= now:
-            key = heappop(self._heap)[2]
-            del self._deadlines[key]
-            keys.append(key)
-        return keys
+    def take_due(self, now: int) -> Key | None:
+        """Take out the earliest key whose deadline has come, or None."""
+        deadline = self.next()
+        if deadline is None or deadline > now:
+            return None
+        key = heappop(self._heap)[2]
+        del self._deadlines[key]
+        return key
