@@ -1,4 +1,5 @@
-"""Nodes of the core in virtual time: real frames, encoded and decoded, over channels that may lose, repeat and reorder them.
+"""Nodes of the core in virtual time: real frames, encoded and decoded, over channels that may lose, repeat and
+reorder them.
 
 The application is the smallest one that can move: it takes every message, and its only state is one region.
 """

@@ -152,7 +152,7 @@ def test_a_held_handover_is_executed_when_told() -> None:
 def test_the_target_dies_before_the_commit_and_the_source_serves_on() -> None:
     cluster, stream = talking()
     cluster.filters.append(lambda here, there, frame: frame.type != FrameType.COMMIT)
-    cluster.filters.append(lambda here, there, frame: not (frame.type == FrameType.PREPARED))
+    cluster.filters.append(lambda here, there, frame: frame.type != FrameType.PREPARED)
     cluster.move("y", "c")
     cluster.run(20 * MS)
     cluster.kill("c")
@@ -267,7 +267,8 @@ def test_cutover_does_not_grow_with_the_state() -> None:
         first = min(one.at for one in cluster.delivered[stream] if one.node == "c")
         return first - last
 
-    # The application here moves all its state again after the freeze only if it changed: see the runtime. In the core, what is
+    # The application here moves all its state again after the freeze only if it changed: see the runtime. In the
+    # core, what is
     # bounded is the number of round trips.
     assert cutover(100_000) < 12 * 2 * 100_000 + 3 * MS
 

@@ -1,4 +1,5 @@
 """The protocol as a pure function of frames, commands and time.
 
-Nothing here reads a clock, draws a random number or does I/O: time is an integer of nanoseconds passed in, and so is randomness.
+Nothing here reads a clock, draws a random number or does I/O: time is an integer of nanoseconds passed in, and so is
+randomness.
 """

@@ -39,7 +39,9 @@ class Config:
     message: int = 1024 * MIB
     """Largest message."""
     send_buffer: int = 64 * MIB
-    """Bytes of one stream that may wait for acknowledgement before ``send`` has to wait; one message is always allowed."""
+    """Bytes of one stream that may wait for acknowledgement before ``send`` has to wait; one message is always
+    allowed.
+    """
     streams: int = 4096
     """Streams of one node, both sides counted."""
     endpoints: int = 1024
@@ -56,7 +58,9 @@ class Config:
     """An acknowledgement waits this long for company, unless a quarter of the window is due."""
     lease: int = 200 * MILLISECOND
     retransmit: int = 60 * MILLISECOND
-    """First wait without progress before a stream resumes from its last acknowledged offset; doubles up to ``retransmit_most``."""
+    """First wait without progress before a stream resumes from its last acknowledged offset; doubles up to
+    ``retransmit_most``.
+    """
     retransmit_most: int = 1 * SECOND
     control_retry: int = 30 * MILLISECOND
     """Wait before an unanswered control frame is repeated; doubles up to ``retransmit_most``."""

@@ -33,8 +33,18 @@ class Context:
         self.on_alarm("repeat", self._repeat_due)
         self.on_alarm("channel", self._channel_due)
 
-    def control(self, node: NodeName, kind: FrameType, body: Buffer = b"", *, flags: Flag = Flag.NONE, handover: int = 0, epoch: int = 0,
-                destination: int = 0, offset: int = 0) -> None:  # fmt: skip
+    def control(
+        self,
+        node: NodeName,
+        kind: FrameType,
+        body: Buffer = b"",
+        *,
+        flags: Flag = Flag.NONE,
+        handover: int = 0,
+        epoch: int = 0,
+        destination: int = 0,
+        offset: int = 0,
+    ) -> None:
         """Queue a frame on the peer's CONTROL channel."""
         self.post(node, Frame(kind, flags, _CONTROL, handover, 0, offset, 0, epoch, destination, body))
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 class ReceiveCredit:
     """The limit that a receiver grants on one stream.
 
-    It stays a window ahead of what the application has taken. A message larger than that is let in whole once it stands alone, so that
-    it always makes progress; memory is then bounded by the window plus the largest message.
+    It stays a window ahead of what the application has taken. A message larger than that is let in whole once it
+    stands alone, so that it always makes progress; memory is then bounded by the window plus the largest message.
     """
 
     __slots__ = ("_advertised", "_step", "limit", "window")
@@ -21,8 +21,8 @@ class ReceiveCredit:
     def update(self, delivered: int, alone_until: int) -> bool:
         """Raise the limit; say whether the news is large enough to be worth a frame of its own.
 
-        ``delivered`` is the offset up to which the application has taken the stream; ``alone_until`` the end of a message that is being
-        received with nothing complete before it (0 if there is none).
+        ``delivered`` is the offset up to which the application has taken the stream; ``alone_until`` the end of a
+        message that is being received with nothing complete before it (0 if there is none).
         """
         limit = delivered + self.window
         if alone_until > limit:

@@ -1,4 +1,4 @@
-"""The one loop that carries out what a node wants after it has been touched, shared by everything that drives a core."""
+"""The one loop that carries out what a node wants after it has been touched, shared by all that drive a core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def drain(
 ) -> int | None:
     """Take all events, then all frames, until there is neither; returns the next deadline.
 
-    ``on_event`` may call commands of the node. ``on_outgoing`` must not. Streams between endpoints of one node are handed straight back to it.
+    ``on_event`` may call commands of the node. ``on_outgoing`` must not. Streams between endpoints of one node are
+    handed straight back to it.
     """
     me = node.me.node
     while True:

@@ -1,4 +1,6 @@
-"""An endpoint hosted here, and its streams as this node keeps them: the plain stream plus where its other end is believed to be."""
+"""An endpoint hosted here, and its streams as this node keeps them: the plain stream plus where its other end is
+believed to be.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Endpoint:
         self.epoch = epoch
         self.frozen = False
         self.restricted = False
-        """After a handover, until the source knows of the commit: only the streams that moved are served (trap (a) of the design)."""
+        """After a handover, until the source knows of the commit: only the streams that moved are served (trap (a) of
+        the design).
+        """
         self.handover: HandoverId | None = None
         self.outbound: dict[StreamId, Outbound] = {}
         self.inbound: dict[StreamId, Inbound] = {}
@@ -54,9 +58,26 @@ class Outbound:
     """A stream that leaves from here. Fills its lane with DATA frames (it is a ``scheduler.Source``)."""
 
     __slots__ = (
-        "blocked", "confirmed_at", "frame", "incarnation", "lease", "node", "opened", "orphaned", "peer_epoch", "probe", "probe_at",
-        "progress_at", "route", "send", "sender_epoch", "smoothed", "timed", "wait", "waiting",
-    )  # fmt: skip
+        "blocked",
+        "confirmed_at",
+        "frame",
+        "incarnation",
+        "lease",
+        "node",
+        "opened",
+        "orphaned",
+        "peer_epoch",
+        "probe",
+        "probe_at",
+        "progress_at",
+        "route",
+        "send",
+        "sender_epoch",
+        "smoothed",
+        "timed",
+        "wait",
+        "waiting",
+    )
 
     def __init__(self, route: Route, send: SendStream, sender_epoch: int, config: Config) -> None:
         self.route = route
@@ -116,9 +137,20 @@ class Outbound:
             message, offset, end, payload, fin, repeated = piece
             size = len(payload)
             fields = _FIELDS.pack(
-                MAGIC, VERSION, _DATA, (_FIN if fin else 0) | (_RETRANSMIT if repeated else 0), route.traffic_class, 0, size,
-                route.stream, message, offset, end, self.sender_epoch, self.peer_epoch,
-            )  # fmt: skip
+                MAGIC,
+                VERSION,
+                _DATA,
+                (_FIN if fin else 0) | (_RETRANSMIT if repeated else 0),
+                route.traffic_class,
+                0,
+                size,
+                route.stream,
+                message,
+                offset,
+                end,
+                self.sender_epoch,
+                self.peer_epoch,
+            )
             buffers.append(fields + _CHECKSUM.pack(crc32(fields)))
             if size:
                 buffers.append(payload)
@@ -151,9 +183,20 @@ class Inbound:
     """A stream that arrives here."""
 
     __slots__ = (
-        "acknowledged", "credit", "due", "epoch", "finished_at", "gap", "incarnation", "node", "orphaned", "peer_epoch", "receive", "route",
+        "acknowledged",
+        "credit",
+        "due",
+        "epoch",
+        "finished_at",
+        "gap",
+        "incarnation",
+        "node",
+        "orphaned",
+        "peer_epoch",
+        "receive",
+        "route",
         "serving",
-    )  # fmt: skip
+    )
 
     def __init__(self, route: Route, receive: ReceiveStream, credit: ReceiveCredit, epoch: int) -> None:
         self.route = route

@@ -63,7 +63,9 @@ class RegionReceived(NamedTuple):
 
 
 class HandoverChanged(NamedTuple):
-    """A handover took a step: begun, prepared, precopied, frozen, state-sent, commit-sent, committed, completed, aborted, doubt."""
+    """A handover took a step: begun, prepared, precopied, frozen, state-sent, commit-sent, committed, completed,
+    aborted, doubt.
+    """
 
     handover: HandoverId
     endpoint: EndpointName

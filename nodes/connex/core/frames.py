@@ -122,14 +122,17 @@ def decode_header(data: Buffer, start: int = 0) -> tuple[Frame, int]:
         raise RemoteProtocolError("frame header: checksum does not match")
     if magic != MAGIC or version != VERSION or reserved or flags > 7 or traffic_class > 3 or kind not in _TYPES:
         raise RemoteProtocolError(
-            f"frame header: magic {magic:#06x}, version {version}, type {kind}, flags {flags:#x}, class {traffic_class}:"
+            f"frame header: magic {magic:#06x}, version {version}, type {kind}, flags {flags:#x},"
+            f" class {traffic_class}:"
             f" expected magic {MAGIC:#06x}, version {VERSION} and a type, flags and class of docs/wire.md"
         )
     return Frame(kind, flags, traffic_class, stream, message, offset, end, sender, destination), length
 
 
 class BodyReader:
-    """Reads the typed fields of a control body in order; raises RemoteProtocolError where it is too short or too long."""
+    """Reads the typed fields of a control body in order; raises RemoteProtocolError where it is too short or too
+    long.
+    """
 
     def __init__(self, body: Buffer) -> None:
         self._body = bytes(body)

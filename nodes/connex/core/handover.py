@@ -1,7 +1,8 @@
 """Planned handover of an endpoint: preparation, execution, one commit point, completion (``docs/wire.md``, Handovers).
 
-The source is the authority until it sends COMMIT. From then on it does not serve again unless it has proof that the target never accepted:
-the target itself, in the same life, saying that it knows no such handover. If the target's life ends first, the streams are reset with that cause.
+The source is the authority until it sends COMMIT. From then on it does not serve again unless it has proof that the
+target never accepted: the target itself, in the same life, saying that it knows no such handover. If the target's
+life ends first, the streams are reset with that cause.
 """
 
 from __future__ import annotations
@@ -490,7 +491,8 @@ class Handovers:
             self._send(handover.peer.node, FrameType.PREPARED, handover.id)
             self._context.timers.set(key, now + self._context.config.handover_timeout)
             return
-        text = f"not complete after {self._context.config.handover_timeout // 1_000_000} ms, in phase {handover.phase.value}"
+        waited = self._context.config.handover_timeout // 1_000_000
+        text = f"not complete after {waited} ms, in phase {handover.phase.value}"
         self._abort(handover, text, now)
 
     def _at_source(self, ident: HandoverId, *phases: Phase) -> Handover:
@@ -522,8 +524,17 @@ class Handovers:
             )
         )
 
-    def _send(self, node: NodeName, kind: FrameType, ident: HandoverId, body: Buffer = b"", epoch: int = 0, destination: int = 0, *,
-              flags: Flag = Flag.NONE) -> None:  # fmt: skip
+    def _send(
+        self,
+        node: NodeName,
+        kind: FrameType,
+        ident: HandoverId,
+        body: Buffer = b"",
+        epoch: int = 0,
+        destination: int = 0,
+        *,
+        flags: Flag = Flag.NONE,
+    ) -> None:
         self._context.control(node, kind, body, handover=ident, epoch=epoch, destination=destination, flags=flags)
 
     def _repeat(

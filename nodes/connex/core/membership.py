@@ -43,8 +43,8 @@ class _Life:
 class Membership:
     """Members, the lives of peers, joining and leaving.
 
-    Only peers that matter (the other ends of streams and handovers, as ``watched`` says) are watched by heartbeat, so that control traffic
-    follows the work and not the number of nodes.
+    Only peers that matter (the other ends of streams and handovers, as ``watched`` says) are watched by heartbeat, so
+    that control traffic follows the work and not the number of nodes.
     """
 
     def __init__(self, context: Context, routing: Routing, watched: Callable[[], set[NodeName]]) -> None:

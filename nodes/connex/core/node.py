@@ -1,7 +1,7 @@
 """The core's face: one node of Connex as a pure function of frames, commands and time.
 
-Four kinds of method and no fifth: getters, handlers, commands and polls. After every handler or command drain the polls completely
-(``connex.core.drain``) before the next one.
+Four kinds of method and no fifth: getters, handlers, commands and polls. After every handler or command drain the
+polls completely (``connex.core.drain``) before the next one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _HANDOVER_TYPES = range(FrameType.PREPARE, FrameType.UNKNOWN + 1)
 
 
 class Node:
-    """One node. ``draw(bits)`` gives random numbers; ``accepts(endpoint)`` says why an arriving endpoint is declined, or None."""
+    """One node. ``draw(bits)`` gives random numbers; ``accepts(endpoint)`` says why an arriving endpoint is declined,
+    or None.
+    """
 
     def __init__(
         self,
@@ -99,26 +101,52 @@ class Node:
         result: list[dict[str, Any]] = []
         for out in self._streams.outbound.values():
             result.append(
-                {"stream": out.route.stream, "side": "sender", "from": out.route.sender, "to": out.route.receiver,
-                 "class": out.route.traffic_class.name, "label": out.route.label, "peer": out.node, "peer_epoch": out.peer_epoch,
-                 "open": out.opened, "messages": out.send.next_message, "bytes": out.send.next_offset,
-                 "acknowledged": out.send.acknowledged_offset, "limit": out.send.limit}
-            )  # fmt: skip
+                {
+                    "stream": out.route.stream,
+                    "side": "sender",
+                    "from": out.route.sender,
+                    "to": out.route.receiver,
+                    "class": out.route.traffic_class.name,
+                    "label": out.route.label,
+                    "peer": out.node,
+                    "peer_epoch": out.peer_epoch,
+                    "open": out.opened,
+                    "messages": out.send.next_message,
+                    "bytes": out.send.next_offset,
+                    "acknowledged": out.send.acknowledged_offset,
+                    "limit": out.send.limit,
+                }
+            )
         for into in self._streams.inbound.values():
             result.append(
-                {"stream": into.route.stream, "side": "receiver", "from": into.route.sender, "to": into.route.receiver,
-                 "class": into.route.traffic_class.name, "label": into.route.label, "peer": into.node, "peer_epoch": into.peer_epoch,
-                 "open": True, "messages": into.receive.message, "bytes": into.receive.offset, "received": into.receive.received,
-                 "limit": into.credit.limit}
-            )  # fmt: skip
+                {
+                    "stream": into.route.stream,
+                    "side": "receiver",
+                    "from": into.route.sender,
+                    "to": into.route.receiver,
+                    "class": into.route.traffic_class.name,
+                    "label": into.route.label,
+                    "peer": into.node,
+                    "peer_epoch": into.peer_epoch,
+                    "open": True,
+                    "messages": into.receive.message,
+                    "bytes": into.receive.offset,
+                    "received": into.receive.received,
+                    "limit": into.credit.limit,
+                }
+            )
         return result
 
     def can_send(self, stream: StreamId, size: int) -> bool:
-        """Whether ``size`` bytes may be sent now; if not, SendSpace follows. Raises LocalProtocolError if the stream is over."""
+        """Whether ``size`` bytes may be sent now; if not, SendSpace follows. Raises LocalProtocolError if the stream
+        is over.
+        """
         return self._streams.can_send(stream, size)
 
     def placement(self, node: NodeName, header: Frame, length: int) -> memoryview | None:
-        """Where the payload of this DATA frame may be received directly; then pass that very view as ``frame.payload``."""
+        """Where the payload of this DATA frame may be received directly; then pass that very view as
+        ``frame.payload``.
+        """
         return self._streams.place(node, header, length)
 
     # Handlers
@@ -144,7 +172,9 @@ class Node:
         self._context.scheduler.writable(node, traffic_class, writable)
 
     def receive_frame(self, node: NodeName, frame: Frame, now: int) -> None:
-        """Take a frame that arrived on a channel with ``node``. Raises RemoteProtocolError if the channel should be ended."""
+        """Take a frame that arrived on a channel with ``node``. Raises RemoteProtocolError if the channel should be
+        ended.
+        """
         self._membership.heard(node, now)
         kind = frame.type
         if kind == _DATA:
@@ -164,11 +194,15 @@ class Node:
     # Commands
 
     def join(self, locator: str, now: int) -> None:
-        """Take part in the cluster of the node at that locator. ``host`` waits until that has succeeded or nobody was found."""
+        """Take part in the cluster of the node at that locator. ``host`` waits until that has succeeded or nobody was
+        found.
+        """
         self._membership.join(locator, now)
 
     def host(self, endpoint: EndpointName, now: int) -> None:
-        """Serve an endpoint here; EndpointHosted says when. Raises LocalProtocolError if a living node is known to own it."""
+        """Serve an endpoint here; EndpointHosted says when. Raises LocalProtocolError if a living node is known to
+        own it.
+        """
         self._check_name(endpoint, self._config)
         if self._left:
             raise LocalProtocolError(f"host {endpoint}: this node has left")
@@ -206,7 +240,9 @@ class Node:
     def open_stream(
         self, sender: EndpointName, receiver: EndpointName, traffic_class: TrafficClass, label: str, now: int
     ) -> StreamId:
-        """Open a stream from a hosted endpoint. Messages may be sent at once; StreamOpened says when the receiver has accepted."""
+        """Open a stream from a hosted endpoint. Messages may be sent at once; StreamOpened says when the receiver has
+        accepted.
+        """
         self._check_name(receiver, self._config)
         if traffic_class is TrafficClass.CONTROL:
             raise LocalProtocolError("open a stream in class CONTROL: that class is the protocol's own")
@@ -240,7 +276,9 @@ class Node:
     def begin_handover(
         self, endpoint: EndpointName, target: NodeName, state_bytes: int, hold: bool, now: int
     ) -> HandoverId:
-        """Begin to move an endpoint; with ``hold`` only its preparation and pre-copy, until ``execute`` or ``cancel``."""
+        """Begin to move an endpoint; with ``hold`` only its preparation and pre-copy, until ``execute`` or
+        ``cancel``.
+        """
         hosted = self._hosted(endpoint)
         peer = self._life(target)
         member = self._membership.members.get(target)
@@ -248,7 +286,8 @@ class Node:
             peer = Peer(*member[:3])
         if peer is None:
             raise LocalProtocolError(
-                f"move {endpoint} to {target}: no such node is known; known are {', '.join(sorted(self._known())) or 'none'}"
+                f"move {endpoint} to {target}: no such node is known;"
+                f" known are {', '.join(sorted(self._membership.members)) or 'none'}"
             )
         if self._membership.state(target) in ("dead", "left"):
             raise LocalProtocolError(f"move {endpoint} to {target}: that node is {self._membership.state(target)}")
@@ -305,12 +344,10 @@ class Node:
         hosted = self._routing.owned.get(endpoint)
         if hosted is None:
             raise UnknownEndpoint(
-                f"endpoint {endpoint} is not hosted on {self.me.node}; hosted are {', '.join(sorted(self._routing.owned)) or 'none'}"
+                f"endpoint {endpoint} is not hosted on {self.me.node};"
+                f" hosted are {', '.join(sorted(self._routing.owned)) or 'none'}"
             )
         return hosted
-
-    def _known(self) -> set[NodeName]:
-        return set(self._membership.members)
 
     def _watched(self) -> set[NodeName]:
         nodes = {out.node for out in self._streams.outbound.values()}

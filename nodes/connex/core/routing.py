@@ -42,7 +42,9 @@ class Routing:
         self._context.emit(EndpointReleased(endpoint.name, endpoint.epoch, cause))
 
     def learn(self, binding: Binding, via: str, now: int) -> bool:
-        """Take what somebody says of an endpoint; says whether it was new. A newer owner of what is owned here fences this node."""
+        """Take what somebody says of an endpoint; says whether it was new. A newer owner of what is owned here fences
+        this node.
+        """
         if not binding.epoch:
             return False
         if not newer(binding, self.table.get(binding.endpoint)):

@@ -1,7 +1,7 @@
 """Who may use a channel next: one lane per peer and traffic class, higher classes first, bulk in turns.
 
-CONTROL goes before TOKEN, TOKEN before ACTIVATION and KV. These two take turns of at most ``ClassLimits.batch`` bytes, and so do the streams
-of one lane: deficit round robin with equal weights.
+CONTROL goes before TOKEN, TOKEN before ACTIVATION and KV. These two take turns of at most ``ClassLimits.batch``
+bytes, and so do the streams of one lane: deficit round robin with equal weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The records of a transfer stream: a state region's bytes, and everything else that an endpoint is (``docs/wire.md``, Handovers)."""
+"""The records of a transfer stream: a state region's bytes, and everything else that an endpoint is
+(``docs/wire.md``, Handovers).
+"""
 
 from __future__ import annotations
 
@@ -85,14 +87,29 @@ def encode_streams(outbound: list[Outbound], inbound: list[Inbound], locators: d
     return b"".join(parts)
 
 
-def _stream(route: Route, side: int, other: EndpointName, peer: Binding, cursor: tuple[int, int, int], flags: int,
-            fin: tuple[int, int] | None, held: list[Held]) -> list[bytes]:  # fmt: skip
+def _stream(
+    route: Route,
+    side: int,
+    other: EndpointName,
+    peer: Binding,
+    cursor: tuple[int, int, int],
+    flags: int,
+    fin: tuple[int, int] | None,
+    held: list[Held],
+) -> list[bytes]:
     fin_message, fin_offset = fin or (0, 0)
     parts = [
-        frames.number(route.stream, 8), bytes((side, route.traffic_class)), frames.text(other), frames.text(route.label), frames.binding(peer),
-        *(frames.number(value, 8) for value in cursor), bytes((flags,)), frames.number(fin_offset, 8), frames.number(fin_message, 8),
+        frames.number(route.stream, 8),
+        bytes((side, route.traffic_class)),
+        frames.text(other),
+        frames.text(route.label),
+        frames.binding(peer),
+        *(frames.number(value, 8) for value in cursor),
+        bytes((flags,)),
+        frames.number(fin_offset, 8),
+        frames.number(fin_message, 8),
         frames.number(len(held), 4),
-    ]  # fmt: skip
+    ]
     for number, start, end, payload in held:
         parts += [frames.number(value, 8) for value in (number, start, end, len(payload))]
         parts.append(bytes(payload))

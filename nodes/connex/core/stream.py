@@ -1,7 +1,7 @@
 """One stream, seen from its sender and from its receiver: bytes and messages by absolute numbers, and nothing else.
 
-These two classes know no node, no epoch and no time, and hold no line about moving: their state is a handful of numbers and bytes that
-mean the same wherever they are.
+These two classes know no node, no epoch and no time, and hold no line about moving: their state is a handful of
+numbers and bytes that mean the same wherever they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Allocate = Callable[[int], "bytearray | memoryview"]
 
 
 class Held(NamedTuple):
-    """A message, or the first bytes of one, as it is held on either side: bytes [start, start + len(payload)) of [start, end)."""
+    """A message, or the first bytes of one, as it is held on either side: bytes [start, start + len(payload)) of
+    [start, end).
+    """
 
     number: int
     start: int
@@ -54,7 +56,7 @@ class SendStream:
         "next_offset",
         "received",
         "sent",
-    )  # fmt: skip
+    )
 
     def __init__(self, message: int = 0, offset: int = 0, limit: int = 0) -> None:
         self.acknowledged_message = message
@@ -86,7 +88,9 @@ class SendStream:
 
     @property
     def in_flight(self) -> bool:
-        """Whether anything that was sent is not known to be received (an empty message and the end count as in flight until acknowledged)."""
+        """Whether anything that was sent is not known to be received (an empty message and the end count as in flight
+        until acknowledged).
+        """
         return self._at > self.received or self._position > 0 or self._fin_sent
 
     @property
@@ -123,7 +127,9 @@ class SendStream:
             self.fin = (self.next_message, self.next_offset)
 
     def next_piece(self, most: int) -> Piece | None:
-        """The next frame's content, at most ``most`` bytes and within the credit; None if there is nothing to send now."""
+        """The next frame's content, at most ``most`` bytes and within the credit; None if there is nothing to send
+        now.
+        """
         messages = self._unacknowledged
         if self._position >= len(messages):
             if self.fin is None or self._fin_sent:
@@ -151,7 +157,9 @@ class SendStream:
         return Piece(number, at, end, payload, False, repeated)
 
     def acknowledge(self, message: int, offset: int, received: int, limit: int, fin: bool) -> bool:
-        """Take an acknowledgement; says whether it was news. Raises RemoteProtocolError if it claims what was never written."""
+        """Take an acknowledgement; says whether it was news. Raises RemoteProtocolError if it claims what was never
+        written.
+        """
         if offset > self.next_offset or message > self.next_message or received > self.next_offset or received < offset:
             raise RemoteProtocolError(
                 f"acknowledgement of message {message}, bytes {offset} (received {received}):"
@@ -237,9 +245,19 @@ class ReceiveStream:
     """The receiver's side: puts pieces into messages, in order, each once, and hands them out."""
 
     __slots__ = (
-        "_buffer", "_complete", "_end", "_received_message", "_start", "_view", "allocate", "fin", "message", "message_limit", "offset",
+        "_buffer",
+        "_complete",
+        "_end",
+        "_received_message",
+        "_start",
+        "_view",
+        "allocate",
+        "fin",
+        "message",
+        "message_limit",
+        "offset",
         "received",
-    )  # fmt: skip
+    )
 
     def __init__(self, message_limit: int, message: int = 0, offset: int = 0) -> None:
         self.message_limit = message_limit
@@ -272,7 +290,9 @@ class ReceiveStream:
         return self._end if self._buffer is not None and not self._complete else 0
 
     def place(self, message: int, offset: int, end: int, length: int, limit: int) -> memoryview | None:
-        """Where the payload of the very next piece may be received directly; None if it is not that or ends its message at once."""
+        """Where the payload of the very next piece may be received directly; None if it is not that or ends its
+        message at once.
+        """
         if message != self._received_message or offset != self.received or offset + length > min(end, limit):
             return None
         if self._buffer is None:
@@ -379,7 +399,7 @@ class ReceiveStream:
 def _same_memory(target: memoryview, source: memoryview) -> bool:
     """Whether a payload was received directly into its place (see ``ReceiveStream.place``).
 
-    Only a view that ``place`` gave out is writable and backed by the same object at the same position; the runtime marks it by passing that
-    very object on, so identity of the exporter and equal length are enough.
+    Only a view that ``place`` gave out is writable and backed by the same object at the same position; the runtime
+    marks it by passing that very object on, so identity of the exporter and equal length are enough.
     """
     return source.obj is target.obj and not source.readonly and len(source) == len(target)

@@ -416,9 +416,19 @@ class Streams:
         if ended.cause is None:
             self._context.post(
                 node,
-                Frame(FrameType.ACK, Flag.FIN, frame.traffic_class, frame.stream, ended.message, ended.offset, ended.offset,
-                      frame.destination_epoch, frame.sender_epoch, _LIMIT.pack(ended.offset)),
-            )  # fmt: skip
+                Frame(
+                    FrameType.ACK,
+                    Flag.FIN,
+                    frame.traffic_class,
+                    frame.stream,
+                    ended.message,
+                    ended.offset,
+                    ended.offset,
+                    frame.destination_epoch,
+                    frame.sender_epoch,
+                    _LIMIT.pack(ended.offset),
+                ),
+            )
         else:
             self._send_reset(
                 node,
@@ -604,7 +614,7 @@ class Streams:
                 route.label,
                 moved.message,
                 moved.offset,
-            )  # fmt: skip
+            )
         )
         if moved.outbound:
             if peer is not None and not peer.gone:
@@ -672,7 +682,9 @@ class Streams:
         self._context.emit(StreamClosed(out.route.stream, "sender", out.send.next_message, out.send.next_offset))
 
     def _finish_inbound(self, into: Inbound, now: int) -> None:
-        """All is delivered. The stream lingers for a while, so that it moves with its endpoint should the sender not know of its end yet."""
+        """All is delivered. The stream lingers for a while, so that it moves with its endpoint should the sender not
+        know of its end yet.
+        """
         self._acknowledge(into)
         if into.finished_at is None:
             into.finished_at = now
@@ -712,8 +724,17 @@ class Streams:
         for key in (("ack", stream, ""), ("resolve", stream, "in"), ("linger", stream, "")):
             self._context.timers.clear(key)
 
-    def _send_reset(self, node: NodeName, side: int, stream: StreamId, traffic_class: int, cause: ResetCause, text: str, epoch: int,
-                    now: int | None = None) -> None:  # fmt: skip
+    def _send_reset(
+        self,
+        node: NodeName,
+        side: int,
+        stream: StreamId,
+        traffic_class: int,
+        cause: ResetCause,
+        text: str,
+        epoch: int,
+        now: int | None = None,
+    ) -> None:
         """Say that the stream is over: once in answer to a frame, or (with ``now``) until it is acknowledged."""
         body = bytes((cause, side)) + frames.text(text, 2)
         frame = Frame(FrameType.RESET, 0, traffic_class, stream, 0, 0, 0, epoch, 0, body)
@@ -761,15 +782,28 @@ class Streams:
         out.probe_at = now
         route = out.route
         body = (
-            frames.text(route.sender) + frames.text(route.receiver) + frames.text(route.label) + bytes((route.traffic_class,))
+            frames.text(route.sender)
+            + frames.text(route.receiver)
+            + frames.text(route.label)
+            + bytes((route.traffic_class,))
             + frames.binding(endpoint.binding(self._context.me))
-        )  # fmt: skip
+        )
         send = out.send
         self._context.post(
             out.node,
-            Frame(FrameType.OPEN, 0, route.traffic_class, route.stream, send.acknowledged_message, send.acknowledged_offset, 0,
-                  out.sender_epoch, out.peer_epoch, body),
-        )  # fmt: skip
+            Frame(
+                FrameType.OPEN,
+                0,
+                route.traffic_class,
+                route.stream,
+                send.acknowledged_message,
+                send.acknowledged_offset,
+                0,
+                out.sender_epoch,
+                out.peer_epoch,
+                body,
+            ),
+        )
 
     def _opened(self, out: Outbound, now: int) -> None:
         out.opened = True
@@ -792,9 +826,19 @@ class Streams:
             flags = flags | Flag.FIN
         self._context.post(
             into.node,
-            Frame(FrameType.ACK, flags, into.route.traffic_class, stream, receive.message, receive.offset, receive.received,
-                  into.epoch, into.peer_epoch, _LIMIT.pack(into.credit.advertise())),
-        )  # fmt: skip
+            Frame(
+                FrameType.ACK,
+                flags,
+                into.route.traffic_class,
+                stream,
+                receive.message,
+                receive.offset,
+                receive.received,
+                into.epoch,
+                into.peer_epoch,
+                _LIMIT.pack(into.credit.advertise()),
+            ),
+        )
 
     def _ack_due(self, key: Key, now: int) -> None:
         assert isinstance(key[1], int)

@@ -9,7 +9,9 @@ Key = tuple[str, int | str, str]
 
 
 class Timers:
-    """Deadlines by key. Setting a key again replaces its deadline; entries that were replaced are skipped when they surface."""
+    """Deadlines by key. Setting a key again replaces its deadline; entries that were replaced are skipped when they
+    surface.
+    """
 
     def __init__(self) -> None:
         self._deadlines: dict[Key, int] = {}
