@@ -93,9 +93,7 @@ class PlainProgress:
             self._line(traffic.sentence())
 
     def _line(self, text: str) -> None:
-        with suppress(
-            BrokenPipeError
-        ):  # nobody reads any more; the run goes on and its folder has everything
+        with suppress(BrokenPipeError):  # nobody reads any more; the run goes on and its folder has everything
             print(f"[{time.monotonic() - self._begun:6.1f}] {text}", file=self._stream, flush=True)
 
 
@@ -133,16 +131,15 @@ class TerminalProgress:
         lines: list[Any] = []
         if self._traffic is not None:
             now = self._traffic
-            grid = Table.grid(padding=(0, 2))
-            grid.add_row(
-                ProgressBar(total=max(1, now.duration), completed=min(now.elapsed, now.duration), width=24),
-                f"{now.elapsed / SECOND:.1f}/{now.duration / SECOND:g} s",
-                f"requests {now.done}/{now.issued}",
-                f"tokens {now.tokens}",
-                f"handovers {now.handovers}",
-                Text(f"faults: {', '.join(now.faults) or 'none'}", style="red" if now.faults else "dim"),
+            bar = Table.grid(padding=(0, 2))
+            bar.add_row(
+                ProgressBar(total=max(1, now.duration), completed=min(now.elapsed, now.duration), width=40),
+                f"{now.elapsed / SECOND:.1f} of {now.duration / SECOND:g} s",
             )
-            lines.append(grid)
+            counts = Text(no_wrap=True, overflow="ellipsis")
+            counts.append(f"requests {now.done}/{now.issued}  tokens {now.tokens}  handovers {now.handovers}  ")
+            counts.append(f"faults: {', '.join(now.faults) or 'none'}", style="red" if now.faults else "dim")
+            lines += [bar, counts]
         self._live.update(Group(*lines), refresh=True)
 
 

@@ -27,9 +27,7 @@ def test_the_story_tells_owners_handovers_faults_and_deliveries(hand_made: RunFo
         ("stage-1", "w0", 20 * MS, 412 * MS),
         ("stage-1", "w1", 410 * MS, 1200 * MS),  # until its process ended
     ]
-    assert [(span.label, span.end - span.begin, span.bad) for span in story.handovers] == [
-        ("to w1", 12 * MS, False)
-    ]
+    assert [(span.label, span.end - span.begin, span.bad) for span in story.handovers] == [("to w1", 12 * MS, False)]
     assert [(span.label, span.begin, span.end, span.bad) for span in story.faults] == [
         ("impair", 200 * MS, 700 * MS, False),
         ("crash", 800 * MS, 900 * MS, False),
