@@ -32,7 +32,8 @@ def enter_network_namespace(fd: int) -> None:
 
 
 def receive_from_all(packet_socket: int) -> None:
-    """Bind an AF_PACKET socket to every protocol and interface (``socket.bind`` insists on one interface's name)."""
+    """Bind an AF_PACKET socket to every protocol and interface (``socket.bind`` insists on one interface's
+    name)."""
     address = struct.pack("=HHiHBB8x", socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0, 0, 0, 0)
     if _libc.bind(packet_socket, address, len(address)) != 0:
         raise _fail("cannot bind the packet socket")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from faults.impairment import Impairment
@@ -25,10 +25,6 @@ class Setup:
 
 def encode(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def encode_setup(setup: Setup) -> bytes:
-    return encode(asdict(setup))
 
 
 def decode_setup(data: dict[str, Any]) -> Setup:

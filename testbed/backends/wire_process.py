@@ -195,7 +195,7 @@ class WireProcess:
 
 def main(arguments: list[str]) -> int:
     control = socket.socket(fileno=int(arguments[0]))
-    namespace, parent = int(arguments[1]), int(arguments[2])
+    parent, namespace = int(arguments[1]), int(arguments[2])
     wire_linux.die_with_parent(parent)
     wire_linux.enter_network_namespace(namespace)
     os.close(namespace)
