@@ -11,6 +11,7 @@ from zlib import crc32
 from connex.core.binding import Binding
 from connex.core.config import Config
 from connex.core.credit import ReceiveCredit
+from connex.core.errors import ResetCause
 from connex.core.frames import MAGIC, VERSION, Buffer, Flag, FrameType
 from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, StreamId, TrafficClass
 from connex.core.stream import ReceiveStream, SendStream
@@ -93,8 +94,8 @@ class Outbound:
         self.blocked = False
         self.waiting = False
         """The application waits for room."""
-        self.orphaned = False
-        """The owner of the other end is gone and no newer one is known yet."""
+        self.orphaned: ResetCause | None = None
+        """Why the other end's owner is gone, while no newer one is known."""
         self.confirmed_at = NEVER
         """When the last frame was sent that the current owner confirmed."""
         self.probe: int | None = None
@@ -109,7 +110,7 @@ class Outbound:
         self.node, self.incarnation, self.peer_epoch = binding.node, binding.incarnation, binding.epoch
         self.confirmed_at = NEVER
         self.probe = None
-        self.orphaned = False
+        self.orphaned = None
         self.send.rewind()
 
     def wants_to_send(self, now: int) -> bool:
@@ -215,10 +216,10 @@ class Inbound:
         self.gap = -1
         """The offset at which the sender was last asked to go back."""
         self.finished_at: int | None = None
-        self.orphaned = False
+        self.orphaned: ResetCause | None = None
 
     def point_at(self, binding: Binding) -> None:
         self.node, self.incarnation, self.peer_epoch = binding.node, binding.incarnation, binding.epoch
         self.acknowledged = False
-        self.orphaned = False
+        self.orphaned = None
         self.gap = -1

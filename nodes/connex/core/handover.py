@@ -13,11 +13,14 @@ from enum import Enum
 from connex.core import frames
 from connex.core.context import Context
 from connex.core.credit import ReceiveCredit
+from connex.core.endings import Endings
 from connex.core.endpoint import Endpoint, Inbound, Outbound, Route
 from connex.core.errors import LocalProtocolError, RemoteProtocolError, ResetCause
 from connex.core.events import EndpointThawed, FreezeRequested, HandoverChanged, RegionReceived, RegionsWanted
+from connex.core.flow import Flow
 from connex.core.frames import BodyReader, Buffer, Flag, Frame, FrameType
 from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, TrafficClass
+from connex.core.moving import Moving
 from connex.core.routing import Routing
 from connex.core.state import (
     REGION,
@@ -29,7 +32,6 @@ from connex.core.state import (
     encode_streams,
 )
 from connex.core.stream import ReceiveStream, SendStream
-from connex.core.streams import Streams
 from connex.core.timers import Key
 
 _REMEMBERED = 1024
@@ -91,20 +93,24 @@ class Handovers:
         self,
         context: Context,
         routing: Routing,
-        streams: Streams,
+        flow: Flow,
+        moving: Moving,
+        endings: Endings,
         peers: Callable[[NodeName], Peer | None],
         accepts: Callable[[EndpointName], str | None],
     ) -> None:
         self._context = context
         self._routing = routing
-        self._streams = streams
+        self._flow = flow
+        self._moving = moving
+        self._endings = endings
         self._peer = peers
         self._accepts = accepts
         self.all: dict[HandoverId, Handover] = {}
         self._over: dict[HandoverId, bool] = {}
         """Handovers that have ended here, and whether by a commit: their ids are never taken up again."""
-        streams.on_transfer = self._record_received
-        streams.on_progress = self._transfer_progressed
+        flow.on_transfer = self._record_received
+        flow.on_progress = self._transfer_progressed
         context.on_alarm("handover", self._timed_out)
 
     # Commands
@@ -150,7 +156,7 @@ class Handovers:
     def send_region(self, ident: HandoverId, name: str, size: int, offset: int, data: Buffer, now: int) -> None:
         handover = self._at_source(ident, Phase.PRECOPY, Phase.FREEZING)
         handover.moved += len(data)
-        self._streams.write(ident, encode_region(name, size, offset, data), now)
+        self._flow.write(ident, encode_region(name, size, offset, data), now)
 
     def precopied(self, ident: HandoverId, dirty: int, now: int) -> None:
         """A round of regions has been handed over; ``dirty`` bytes have changed again meanwhile."""
@@ -166,7 +172,7 @@ class Handovers:
             list(endpoint.outbound.values()), list(endpoint.inbound.values()), self._context.locators
         )
         handover.moved += len(record)
-        self._streams.write(ident, record, now)
+        self._flow.write(ident, record, now)
         handover.phase = Phase.TRANSFER
         self._say(handover, "state-sent")
 
@@ -208,7 +214,7 @@ class Handovers:
 
     def _freeze(self, handover: Handover) -> None:
         handover.phase = Phase.FREEZING
-        self._streams.freeze(self._routing.owned[handover.endpoint])
+        self._moving.freeze(self._routing.owned[handover.endpoint])
         self._say(handover, "frozen")
         self._context.emit(FreezeRequested(handover.endpoint, handover.id))
 
@@ -232,7 +238,7 @@ class Handovers:
         out.confirmed_at = now
         handover.stream = out
         handover.phase = Phase.PRECOPY
-        self._streams.add_transfer(out)
+        self._moving.add_transfer(out)
         self._say(handover, "prepared")
         self._want_regions(handover)
 
@@ -242,7 +248,7 @@ class Handovers:
         self._settle(handover, FrameType.COMMIT)
         self._say(handover, "committed")
         endpoint = self._routing.owned[handover.endpoint]
-        self._streams.release(endpoint)
+        self._moving.release(endpoint)
         self._routing.disown(endpoint, "handover")
         self._routing.learn(endpoint.binding(handover.peer)._replace(epoch=handover.epoch + 1), "handover", now)
         self._end(handover, True)
@@ -261,7 +267,7 @@ class Handovers:
         if endpoint is None or endpoint.handover != handover.id:
             return
         if endpoint.frozen:
-            self._streams.thaw(endpoint, now)
+            self._moving.thaw(endpoint, now)
             self._context.emit(EndpointThawed(endpoint.name, endpoint.epoch, handover.id))
         endpoint.handover = None
 
@@ -271,7 +277,7 @@ class Handovers:
         endpoint = self._routing.owned[handover.endpoint]
         self._end(handover, False)
         self._say(handover, "doubt", text)
-        self._streams.end_all(endpoint, ResetCause.HANDOVER_IN_DOUBT, text, now)
+        self._endings.end_all(endpoint, ResetCause.HANDOVER_IN_DOUBT, text, now)
         self._routing.disown(endpoint, "doubt")
 
     # Target
@@ -307,14 +313,14 @@ class Handovers:
         into.node, into.incarnation, into.peer_epoch = peer.node, peer.incarnation, handover.epoch
         handover.stream = into
         self.all[handover.id] = handover
-        self._streams.add_transfer(into)
+        self._moving.add_transfer(into)
         self._say(handover, "prepared")
         self._context.timers.set(("handover", handover.id, ""), now + config.handover_timeout)
         self._send(node, FrameType.PREPARED, handover.id)
 
     def _record_received(self, into: Inbound, now: int) -> None:
         handover = self.all[into.route.stream]
-        while (message := self._streams.take(handover.id, now)) is not None:
+        while (message := self._flow.take(handover.id, now)) is not None:
             kind = message.payload[0] if message.payload else 0
             handover.moved += len(message.payload)
             try:
@@ -361,11 +367,11 @@ class Handovers:
             return
         handover.phase = Phase.COMMITTED
         self._context.timers.clear(("handover", handover.id, ""))
-        self._streams.drop_transfer(handover.id)
+        self._moving.drop_transfer(handover.id)
         endpoint = self._routing.own(handover.endpoint, handover.epoch + 1, "handover", now)
         endpoint.restricted = True
         for moved in handover.state:
-            self._streams.adopt(endpoint, moved, now)
+            self._moving.adopt(endpoint, moved, now)
         handover.state = None
         self._say(handover, "committed")
         nodes = {out.node for out in endpoint.outbound.values()} | {into.node for into in endpoint.inbound.values()}
@@ -507,7 +513,7 @@ class Handovers:
         self._over[handover.id] = committed
         if len(self._over) > _REMEMBERED:
             del self._over[next(iter(self._over))]
-        self._streams.drop_transfer(handover.id)
+        self._moving.drop_transfer(handover.id)
         self._context.timers.clear(("handover", handover.id, ""))
 
     def _say(self, handover: Handover, step: str, cause: str = "") -> None:

@@ -12,16 +12,21 @@ from typing import Any
 from connex.core.binding import Binding
 from connex.core.config import Config
 from connex.core.context import Context
+from connex.core.endings import Endings
 from connex.core.errors import LocalProtocolError, RemoteProtocolError, ResetCause, UnknownEndpoint
 from connex.core.events import Event
+from connex.core.flow import Flow, Message
 from connex.core.frames import Buffer, Frame, FrameType
 from connex.core.handover import Handover, Handovers
 from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, StreamId, TrafficClass
 from connex.core.membership import Member, Membership
+from connex.core.moving import Moving
+from connex.core.opening import Opening
+from connex.core.refusals import Refusals
 from connex.core.routing import Routing
 from connex.core.scheduler import Outgoing
 from connex.core.stream import Allocate
-from connex.core.streams import Message, Streams
+from connex.core.table import StreamTable
 
 _DATA = FrameType.DATA
 _ACK = FrameType.ACK
@@ -45,10 +50,16 @@ class Node:
         self._config = config
         self._context = Context(me, config, draw)
         self._routing = Routing(self._context)
-        self._streams = Streams(self._context, self._routing, self._life)
-        self._handovers = Handovers(self._context, self._routing, self._streams, self._life, accepts)
+        context, routing = self._context, self._routing
+        self._table = table = StreamTable(context, routing)
+        refusals = Refusals(context, routing, table)
+        self._endings = endings = Endings(context, routing, table, refusals, self._life)
+        self._opening = opening = Opening(context, routing, table, refusals, endings)
+        self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life)
+        moving = Moving(context, routing, table, opening)
+        self._handovers = Handovers(context, routing, flow, moving, endings, self._life, accepts)
         self._membership = Membership(self._context, self._routing, self._watched)
-        self._routing.on_learned = self._streams.learned
+        self._routing.on_learned = self._opening.learned
         self._routing.on_fenced = self._fenced
         self._membership.on_lost = self._lost
         self._membership.on_joined = self._joined
@@ -58,9 +69,9 @@ class Node:
             FrameType.HEARTBEAT: lambda node, frame, now: self._membership.receive_heartbeat(node, frame),
             FrameType.JOIN: self._membership.receive_join,
             FrameType.LEAVE: self._membership.receive_leave,
-            FrameType.OPEN: self._streams.receive_open,
-            FrameType.RESET: self._streams.receive_reset,
-            FrameType.STALE: self._streams.receive_stale,
+            FrameType.OPEN: self._opening.receive_open,
+            FrameType.RESET: self._endings.receive_reset,
+            FrameType.STALE: self._opening.receive_stale,
             FrameType.ANNOUNCE: self._routing.receive_announce,
             FrameType.RESOLVE: self._routing.receive_resolve,
             **dict.fromkeys(_HANDOVER_TYPES, self._handovers.receive),
@@ -99,7 +110,7 @@ class Node:
     def streams(self) -> list[dict[str, Any]]:
         """What every stream looks like from here, for people and metrics."""
         result: list[dict[str, Any]] = []
-        for out in self._streams.outbound.values():
+        for out in self._table.outbound.values():
             result.append(
                 {
                     "stream": out.route.stream,
@@ -117,7 +128,7 @@ class Node:
                     "limit": out.send.limit,
                 }
             )
-        for into in self._streams.inbound.values():
+        for into in self._table.inbound.values():
             result.append(
                 {
                     "stream": into.route.stream,
@@ -141,13 +152,13 @@ class Node:
         """Whether ``size`` bytes may be sent now; if not, SendSpace follows. Raises LocalProtocolError if the stream
         is over.
         """
-        return self._streams.can_send(stream, size)
+        return self._flow.can_send(stream, size)
 
     def placement(self, node: NodeName, header: Frame, length: int) -> memoryview | None:
         """Where the payload of this DATA frame may be received directly; then pass that very view as
         ``frame.payload``.
         """
-        return self._streams.place(node, header, length)
+        return self._flow.place(node, header, length)
 
     # Handlers
 
@@ -158,7 +169,7 @@ class Node:
     def channel_closed(self, node: NodeName, traffic_class: TrafficClass, now: int) -> None:
         """A channel broke: what was in flight on it may be lost."""
         self._context.scheduler.closed(node, traffic_class)
-        self._streams.channel_lost(node, traffic_class, now)
+        self._flow.channel_lost(node, traffic_class, now)
         if self._context.scheduler.needed(node, traffic_class):
             self._context.scheduler.want(node, traffic_class)
 
@@ -178,9 +189,9 @@ class Node:
         self._membership.heard(node, now)
         kind = frame.type
         if kind == _DATA:
-            self._streams.receive_data(node, frame, now)
+            self._flow.receive_data(node, frame, now)
         elif kind == _ACK:
-            self._streams.receive_ack(node, frame, now)
+            self._flow.receive_ack(node, frame, now)
         else:
             handler = self._dispatch.get(kind)
             if handler is None:
@@ -224,7 +235,7 @@ class Node:
         hosted = self._hosted(endpoint)
         if hosted.handover is not None:
             self._handovers.cancel(hosted.handover, "the endpoint ends", now)
-        self._streams.end_all(hosted, ResetCause.ENDPOINT_ENDED, f"{endpoint} has ended", now)
+        self._endings.end_all(hosted, ResetCause.ENDPOINT_ENDED, f"{endpoint} has ended", now)
         self._routing.disown(hosted, "ended")
         gone = Binding(endpoint, hosted.epoch, "", 0, "")
         self._routing.table.learn(gone)
@@ -246,29 +257,29 @@ class Node:
         self._check_name(receiver, self._config)
         if traffic_class is TrafficClass.CONTROL:
             raise LocalProtocolError("open a stream in class CONTROL: that class is the protocol's own")
-        stream = self._streams.open(self._hosted(sender), receiver, traffic_class, label, now)
+        stream = self._opening.open(self._hosted(sender), receiver, traffic_class, label, now)
         self._membership.watch(now)
         return stream
 
     def send(self, stream: StreamId, payload: Buffer, now: int) -> int:
         """Send one message; returns its number. The buffer must not change until it has been acknowledged."""
-        return self._streams.write(stream, payload, now)
+        return self._flow.write(stream, payload, now)
 
     def close(self, stream: StreamId, now: int) -> None:
         """No message follows; StreamClosed says when all have been delivered."""
-        self._streams.finish(stream, now)
+        self._flow.finish(stream, now)
 
     def reset(self, stream: StreamId, text: str, now: int) -> None:
         """Give the stream up, on both sides, with the cause ``cancelled``."""
-        self._streams.reset(stream, ResetCause.CANCELLED, text, now)
+        self._endings.reset(stream, ResetCause.CANCELLED, text, now)
 
     def consume(self, stream: StreamId, now: int) -> Message | None:
         """Take the next complete message, if there is one; taking it is its delivery."""
-        return self._streams.take(stream, now)
+        return self._flow.take(stream, now)
 
     def set_allocator(self, stream: StreamId, allocate: Allocate) -> None:
         """Who provides the buffers for messages of an inbound stream that arrive in more than one frame."""
-        into = self._streams.inbound.get(stream)
+        into = self._table.inbound.get(stream)
         if into is None:
             raise LocalProtocolError(f"stream {stream:016x} does not arrive here")
         into.receive.allocate = allocate
@@ -350,19 +361,19 @@ class Node:
         return hosted
 
     def _watched(self) -> set[NodeName]:
-        nodes = {out.node for out in self._streams.outbound.values()}
-        nodes |= {into.node for into in self._streams.inbound.values()}
+        nodes = {out.node for out in self._table.outbound.values()}
+        nodes |= {into.node for into in self._table.inbound.values()}
         nodes |= {handover.peer.node for handover in self._handovers.all.values()}
         return nodes
 
     def _fenced(self, endpoint: Any, now: int) -> None:
         self._handovers.fenced(endpoint, now)
         if endpoint.name in self._routing.owned:
-            self._streams.end_all(endpoint, ResetCause.FENCED, f"{endpoint.name} has a newer owner", now, tell=False)
+            self._endings.end_all(endpoint, ResetCause.FENCED, f"{endpoint.name} has a newer owner", now, tell=False)
 
     def _lost(self, peer: Peer, cause: ResetCause, text: str, now: int) -> None:
         self._handovers.lost(peer, text, now)
-        self._streams.lost(peer, cause, now)
+        self._opening.lost(peer, cause, now)
 
     def _joined(self, now: int) -> None:
         waiting, self._waiting = self._waiting, []

@@ -276,8 +276,9 @@ class ReceiveStream:
         self._start = self._end = 0
 
     @property
-    def ready(self) -> bool:
-        return bool(self._complete)
+    def ready(self) -> int:
+        """How many complete messages wait."""
+        return len(self._complete)
 
     @property
     def finished(self) -> bool:

@@ -1,0 +1,135 @@
+"""What a handover does to the streams of an endpoint: stop, let go, take over, or go on."""
+
+from __future__ import annotations
+
+from connex.core.context import Context
+from connex.core.credit import ReceiveCredit
+from connex.core.endpoint import Endpoint, Inbound, Outbound
+from connex.core.events import (
+    MessageReady,
+    SendSpace,
+    StreamMoved,
+)
+from connex.core.frames import Flag
+from connex.core.identity import StreamId
+from connex.core.opening import Opening
+from connex.core.routing import Routing
+from connex.core.state import MovedStream
+from connex.core.stream import ReceiveStream, SendStream
+from connex.core.table import StreamTable, remember
+
+
+class Moving:
+    """Freezes, releases and adopts streams."""
+
+    def __init__(self, context: Context, routing: Routing, table: StreamTable, opening: Opening) -> None:
+        self._context = context
+        self._routing = routing
+        self._table = table
+        self._opening = opening
+
+    def freeze(self, endpoint: Endpoint) -> None:
+        """Stop delivering and sending for the endpoint."""
+        endpoint.frozen = True
+        for out in endpoint.outbound.values():
+            out.blocked = True
+            self._context.scheduler.withdraw(out.node, out.route.traffic_class, out)
+        for into in endpoint.inbound.values():
+            into.serving = False
+            self._context.timers.clear(("ack", into.route.stream, ""))
+            into.due = False
+
+    def thaw(self, endpoint: Endpoint, now: int) -> None:
+        """Go on after a handover that was aborted: ask senders again for what was turned away meanwhile."""
+        endpoint.frozen = False
+        endpoint.handover = None
+        for out in endpoint.outbound.values():
+            out.blocked = False
+            self._table.offer(out, now)
+            if out.waiting:
+                out.waiting = False
+                self._context.emit(SendSpace(out.route.stream))
+        for into in endpoint.inbound.values():
+            into.serving = True
+            self._table.acknowledge(into, Flag.RETRANSMIT)
+            for _ in range(into.receive.ready):
+                self._context.emit(MessageReady(into.route.stream))
+
+    def release(self, endpoint: Endpoint) -> None:
+        """Forget the endpoint's streams: they go on elsewhere, and late frames of theirs are sent there."""
+        for out in list(endpoint.outbound.values()):
+            self._table.drop_outbound(out)
+            remember(self._table.moved_outbound, out.route.stream, endpoint.name)
+        for into in list(endpoint.inbound.values()):
+            self._table.drop_inbound(into)
+            remember(self._table.moved_inbound, into.route.stream, endpoint.name)
+
+    def adopt(self, endpoint: Endpoint, moved: MovedStream, now: int) -> None:
+        """Take over one stream of an endpoint that has just arrived."""
+        route = moved.route
+        config = self._context.config
+        (self._table.moved_outbound if moved.outbound else self._table.moved_inbound).pop(route.stream, None)
+        if moved.peer.node:
+            self._routing.learn(moved.peer, "handover", now)
+        peer = self._routing.table.get(moved.peer.endpoint)
+        if moved.outbound:
+            send = SendStream.restore(
+                moved.message, moved.offset, moved.limit, moved.held, moved.fin, moved.fin_acknowledged
+            )
+            out = Outbound(route, send, endpoint.epoch, config)
+            out.opened = moved.opened
+            self._table.add_outbound(endpoint, out)
+        else:
+            receive = ReceiveStream.restore(config.message, moved.message, moved.offset, moved.held, moved.fin)
+            into = Inbound(
+                route,
+                receive,
+                ReceiveCredit(config.classes[route.traffic_class].window, moved.limit),
+                endpoint.epoch,
+            )
+            if receive.finished:
+                into.finished_at = now
+                self._context.timers.set(("linger", route.stream, ""), now + config.dead_after)
+            self._table.add_inbound(endpoint, into)
+        self._context.emit(
+            StreamMoved(
+                route.stream,
+                "sender" if moved.outbound else "receiver",
+                route.sender,
+                route.receiver,
+                route.traffic_class,
+                route.label,
+                moved.message,
+                moved.offset,
+            )
+        )
+        if moved.outbound:
+            if peer is not None and not peer.gone:
+                out.point_at(peer)
+                if out.opened:
+                    self._table.offer(out, now)
+                else:
+                    self._opening.send_open(out, now)
+            else:
+                self._opening.find_receiver(out, now)
+        else:
+            if peer is not None:
+                into.point_at(peer)
+            self._table.acknowledge(into)
+            into.acknowledged = False
+            for _ in range(receive.ready):
+                self._context.emit(MessageReady(route.stream))
+
+    def add_transfer(self, stream: Outbound | Inbound) -> None:
+        """Carry the transfer stream of a handover."""
+        if isinstance(stream, Outbound):
+            self._table.outbound[stream.route.stream] = stream
+        else:
+            self._table.inbound[stream.route.stream] = stream
+
+    def drop_transfer(self, handover: StreamId) -> None:
+        out, into = self._table.outbound.get(handover), self._table.inbound.get(handover)
+        if out is not None and not out.route.receiver:
+            self._table.drop_outbound(out)
+        if into is not None and not into.route.receiver:
+            self._table.drop_inbound(into)
