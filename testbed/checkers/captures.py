@@ -1,0 +1,462 @@
+"""The captures of a run, condensed to what the checkers ask: frames by stream, with times, epochs and payload hashes.
+
+What a node sent is taken from its own interface, outbound; what arrived at it from its own interface, inbound. So every
+frame counts once in each role, wherever else it may have been seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.capture import CaptureError, CaptureReader
+from testbed.checkers import frames
+from testbed.checkers.frames import Cursor, Frame, Header, Splitter
+from testbed.reassembly import OUTBOUND, Flow, Reassembler, Tally
+
+_STATE = 2
+_COLUMNS = 12
+
+
+class Channel(NamedTuple):
+    """A flow as Connex sees it: from one node to another."""
+
+    file: str
+    node: str
+    """Whose interface was captured."""
+    peer: str
+    """The other end; empty if its address is nobody's."""
+    outbound: bool
+    flow: Flow
+    splitter: Splitter
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}: {self.flow.name}"
+
+
+class Data(NamedTuple):
+    """One DATA frame. Times in ns, CLOCK_MONOTONIC."""
+
+    begun: int
+    time: int
+    drained: int
+    channel: int
+    message: int
+    offset: int
+    end: int
+    length: int
+    flags: int
+    sender_epoch: int
+    destination_epoch: int
+    position: int
+    """Counts all frames of all captures, in the order in which they were read."""
+
+    @property
+    def stop(self) -> int:
+        return self.offset + self.length
+
+
+class DataLog:
+    """The DATA frames of one stream, sent or arrived; compact, because there may be millions."""
+
+    def __init__(self) -> None:
+        self._rows = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._rows) // _COLUMNS
+
+    def __iter__(self) -> Iterator[Data]:
+        rows = self._rows
+        for at in range(0, len(rows), _COLUMNS):
+            yield Data(*rows[at : at + _COLUMNS])
+
+    def add(self, *fields: int) -> None:
+        self._rows.extend(fields)
+
+    def take(self, other: DataLog, offset: int) -> None:
+        """Append the rows of another log, with its times reduced by ``offset``."""
+        rows = other._rows
+        for column in range(3):
+            rows[column::_COLUMNS] = array("Q", (time - offset for time in rows[column::_COLUMNS]))
+        self._rows.extend(rows)
+
+
+class Payload(NamedTuple):
+    """Bytes of a message, captured without a gap up to its end, under one destination epoch."""
+
+    time: int
+    channel: int
+    message: int
+    start: int
+    """Offset of the first byte that was captured; the message may begin before it."""
+    end: int
+    hash: str
+    destination_epoch: int
+
+
+class Ack(NamedTuple):
+    """One ACK frame. Times in ns, CLOCK_MONOTONIC."""
+
+    time: int
+    channel: int
+    message: int
+    offset: int
+    received: int
+    sender_epoch: int
+    destination_epoch: int
+    flags: int
+
+
+class Control(NamedTuple):
+    """Any other frame whose body the checkers read."""
+
+    time: int
+    channel: int
+    header: Header
+    body: Mapping[str, Any]
+
+
+class State(NamedTuple):
+    """The STATE record of a handover, as it arrived at or left a node."""
+
+    time: int
+    channel: int
+    handover: str
+    epoch: int
+    cursors: list[Cursor]
+
+
+@dataclass(slots=True)
+class Role:
+    """All frames of one stream in one role: sent, or arrived."""
+
+    data: DataLog = field(default_factory=DataLog)
+    payloads: list[Payload] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class File:
+    """One capture file."""
+
+    name: str
+    node: str
+    tally: Tally = field(default_factory=Tally)
+    dropped: int = 0
+    closed: bool = False
+    truncated: int = 0
+    offset: int | None = None
+    """UNIX time minus CLOCK_MONOTONIC, ns; None if the writer did not record it."""
+    counters: Mapping[str, Any] | None = None
+    """Its entry in ``counters.json``."""
+    error: str = ""
+
+    @property
+    def problems(self) -> list[str]:
+        """Why not everything that happened at the interface can be known from the file."""
+        found = [self.error] if self.error else []
+        if self.dropped or (self.counters or {}).get("dropped"):
+            found.append(f"{max(self.dropped, (self.counters or {}).get('dropped', 0))} frames were not captured")
+        if self.truncated:
+            found.append(f"cut off: the last {self.truncated} bytes are no complete record; read up to the last that is")
+        if not self.closed:
+            found.append("its writer did not close it: frames at its end may be missing")
+        if self.counters is None:
+            found.append("counters.json does not mention it")
+        elif not self.counters.get("closed", True):
+            found.append("counters.json says that it was not closed")
+        elif self.counters.get("frames", self.tally.packets) != self.tally.packets:
+            found.append(f"{self.tally.packets} frames in it: counters.json says {self.counters['frames']}")
+        if self.tally.snapped:
+            found.append(f"{self.tally.snapped} frames were captured only in part (snap length)")
+        if self.tally.fragments:
+            found.append(f"{self.tally.fragments} IP fragments, which are not put together")
+        if self.offset is None:
+            found.append("it does not say how its time stamps relate to the monotonic clock")
+        holes = sum(flow.missing for flow in self.tally.flows)
+        if holes:
+            found.append(f"{holes} bytes were acknowledged and are not in it")
+        before = [flow.name for flow in self.tally.flows if not flow.whole]
+        if before:
+            found.append(f"{len(before)} flows were open before it began, such as {before[0]}")
+        return found
+
+
+class Captures:
+    """All captures of a run."""
+
+    def __init__(self) -> None:
+        self.files: list[File] = []
+        self.channels: list[Channel] = []
+        self.sent: dict[str, Role] = {}
+        self.arrived: dict[str, Role] = {}
+        self.controls: list[Control] = []
+        self.states: list[State] = []
+        self.handovers: set[str] = set()
+        """Ids in PREPARE frames: streams of these ids are transfers."""
+        self.malformed: list[tuple[str, str]] = []
+        """Channel and what is wrong: frames that ``docs/wire.md`` does not allow."""
+        self.frames = 0
+        self.trusted: set[str] = set()
+        """Nodes whose captures hold everything that they sent and received."""
+
+    def complete(self, nodes: Iterable[str]) -> bool:
+        """Whether everything that these nodes sent and received is here."""
+        return set(nodes) <= self.trusted
+
+    def node(self, channel: int) -> str:
+        return self.channels[channel].node
+
+    def peer(self, channel: int) -> str:
+        return self.channels[channel].peer
+
+    def where(self, channel: int) -> str:
+        return self.channels[channel].name
+
+
+def read_captures(folder: Path, run: Mapping[str, Any]) -> Captures:
+    """Read all captures of a run folder; what is wrong with a file is said in its ``problems``."""
+    captures = Captures()
+    directory = folder / "captures"
+    counters: Mapping[str, Any] = {}
+    if (directory / "counters.json").is_file():
+        counters = json.loads((directory / "counters.json").read_text(encoding="utf-8"))
+    nodes: Mapping[str, Any] = run.get("plan", {}).get("nodes", {})
+    owners = _addresses(nodes)
+    there = {path.name for path in directory.glob("*.pcapng")} if directory.is_dir() else set()
+    for name in sorted(there | set(counters)):
+        file = File(name, name.split(".")[0], counters=counters.get(name))
+        captures.files.append(file)
+        if name in there:
+            _read_file(captures, file, directory / name, owners, _locators(nodes))
+        else:
+            file.error = "counters.json mentions it, but it is not there"
+    doubtful = {file.node for file in captures.files if file.problems}
+    captures.trusted = {file.node for file in captures.files} - doubtful
+    return captures
+
+
+def _addresses(nodes: Mapping[str, Any]) -> dict[str, str]:
+    """Address -> node."""
+    return {
+        interface[kind].partition("/")[0]: name
+        for name, node in nodes.items()
+        for interface in node.get("interfaces", ())
+        for kind in ("ipv4", "ipv6")
+        if interface.get(kind)
+    }
+
+
+def _locators(nodes: Mapping[str, Any]) -> set[int]:
+    """Ports on which nodes listen: connections with neither end on one of them are not Connex's."""
+    return {int(node["locator"].rpartition(":")[2]) for node in nodes.values() if node.get("locator")}
+
+
+def _read_file(captures: Captures, file: File, path: Path, owners: Mapping[str, str], ports: set[int]) -> None:
+    cut = _Cut(captures, file, owners, ports)
+    local = [address for address, node in owners.items() if node == file.node]
+    reassembler = Reassembler(cut.open_sink, local)
+    take = reassembler.packet
+    try:
+        with CaptureReader(path) as reader:
+            for stamp, direction, data in reader:
+                take(stamp, direction, data)
+            file.offset, file.closed = reader.offset, reader.closed
+            file.dropped, file.truncated = reader.dropped, reader.truncated
+    except CaptureError as error:
+        file.error = str(error)
+    file.tally = reassembler.finish()
+    cut.finish(file.offset or 0)
+
+
+class _Cut:
+    """Turns the frames of one file into rows. Times are UNIX times until the file has said how they relate."""
+
+    def __init__(self, captures: Captures, file: File, owners: Mapping[str, str], ports: set[int]) -> None:
+        self._captures = captures
+        self._file = file
+        self._owners = owners
+        self._ports = ports
+        self._first_channel = len(captures.channels)
+        self._runs: dict[tuple[bool, int, int], _Run] = {}
+        self._records: dict[tuple[int, int], _Record] = {}
+        self._handovers: set[int] = set()
+        self._controls: list[Control] = []
+        self._states: list[State] = []
+        self._sent: dict[int, Role] = {}
+        self._arrived: dict[int, Role] = {}
+
+    def open_sink(self, flow: Flow) -> Splitter | None:
+        if self._ports and flow.source[1] not in self._ports and flow.destination[1] not in self._ports:
+            return None
+        number = len(self._captures.channels)
+        splitter = Splitter(lambda frame: self._frame(number, frame), from_start=flow.whole)
+        outbound = flow.direction == OUTBOUND
+        other = flow.destination if outbound else flow.source
+        peer = self._owners.get(other[0], "")
+        self._captures.channels.append(Channel(self._file.name, self._file.node, peer, outbound, flow, splitter))
+        return splitter
+
+    def _frame(self, channel: int, frame: Frame) -> None:
+        captures = self._captures
+        captures.frames += 1
+        fields = frame.header
+        kind, stream = fields[2], fields[7]
+        outbound = captures.channels[channel].outbound
+        if kind == frames.DATA:
+            self._data(channel, outbound, frame)
+        elif kind == frames.ACK:
+            roles = self._sent if outbound else self._arrived
+            role = roles.get(stream)
+            if role is None:
+                role = roles[stream] = Role()
+            if fields[6] != 8:
+                self._malformed(channel, f"ACK with a body of {fields[6]} bytes: expected 8")
+            role.acks.append(Ack(frame.time, channel, *fields[8:13], fields[3]))
+        elif kind != frames.HEARTBEAT:
+            self._control(channel, frame)
+
+    def _control(self, channel: int, frame: Frame) -> None:
+        header = Header(*frame.header)
+        body: Mapping[str, Any] = {}
+        if frame.complete:
+            try:
+                body = frames.read_body(header, b"".join(frame.payload))
+            except frames.BodyError as error:
+                self._malformed(channel, f"frame of type {header.type}: body {error}")
+        if header.type == frames.PREPARE:
+            self._handovers.add(header.stream)
+        self._controls.append(Control(frame.time, channel, header, body))
+
+    def _malformed(self, channel: int, what: str) -> None:
+        self._captures.malformed.append((self._captures.where(channel), what))
+
+    def _data(self, channel: int, outbound: bool, frame: Frame) -> None:
+        (_, _, _, flags, _, _, length, stream, message, offset, end, sender_epoch, destination_epoch, _) = frame.header
+        roles = self._sent if outbound else self._arrived
+        role = roles.get(stream)
+        if role is None:
+            role = roles[stream] = Role()
+        role.data.add(
+            frame.begun, frame.time, frame.drained, channel, message, offset, end, length, flags, sender_epoch,
+            destination_epoch, self._captures.frames,
+        )  # fmt: skip
+        if offset + length > end:
+            self._malformed(channel, f"DATA [{offset}, {offset + length}) of a message that ends at {end}")
+        if flags & frames.FIN:
+            return
+        if stream in self._handovers:
+            self._transfer(channel, frame)
+        else:
+            self._hash(role, (outbound, stream, message), channel, frame)
+
+    def _hash(self, role: Role, key: tuple[bool, int, int], channel: int, frame: Frame) -> None:
+        """Follow the bytes of a message through its frames, over channels if need be."""
+        _, _, _, _, _, _, length, _, message, offset, end, _, epoch, _ = frame.header
+        if not frame.complete:
+            self._runs.pop(key, None)
+            return
+        run = self._runs.get(key)
+        if run is None or run.next < offset or run.start >= offset or run.epoch != epoch:
+            run = _Run(offset, epoch)
+            if offset + length < end:
+                self._runs[key] = run
+        run.add(offset, frame.payload)
+        if run.next >= end:
+            role.payloads.append(Payload(frame.time, channel, message, run.start, end, run.hexdigest(), epoch))
+            self._runs.pop(key, None)
+
+    def _transfer(self, channel: int, frame: Frame) -> None:
+        """Put the STATE record together; regions are of no interest."""
+        _, _, _, _, _, _, length, stream, message, offset, end, epoch, _, _ = frame.header
+        key = (channel, stream)
+        record = self._records.get(key)
+        if record is None or record.message != message:
+            record = self._records[key] = _Record(message, offset)
+        record.add(offset, frame)
+        if offset + length < end or not record.is_state:
+            return
+        content = record.content()
+        del self._records[key]
+        if content is None:
+            return
+        try:
+            cursors = frames.read_state(memoryview(content)[1:])
+        except (frames.BodyError, UnicodeDecodeError) as error:
+            self._malformed(channel, f"STATE of handover {stream:016x}: {error}")
+            return
+        self._states.append(State(frame.time, channel, f"{stream:016x}", epoch, cursors))
+
+    def finish(self, offset: int) -> None:
+        """The file has been read: move its rows over, with times on the monotonic clock."""
+        captures = self._captures
+        for channel in captures.channels[self._first_channel :]:
+            if channel.splitter.malformed:
+                captures.malformed.append((channel.name, channel.splitter.malformed))
+        captures.handovers |= {f"{stream:016x}" for stream in self._handovers}
+        captures.controls += [one._replace(time=one.time - offset) for one in self._controls]
+        captures.states += [one._replace(time=one.time - offset) for one in self._states]
+        for mine, all_ in ((self._sent, captures.sent), (self._arrived, captures.arrived)):
+            for stream, role in mine.items():
+                into = all_.setdefault(f"{stream:016x}", Role())
+                into.data.take(role.data, offset)
+                into.payloads += [one._replace(time=one.time - offset) for one in role.payloads]
+                into.acks += [one._replace(time=one.time - offset) for one in role.acks]
+
+
+class _Run:
+    """Bytes of one message that follow each other."""
+
+    __slots__ = ("_hash", "epoch", "next", "start")
+
+    def __init__(self, start: int, epoch: int) -> None:
+        self.start = self.next = start
+        self.epoch = epoch
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def add(self, offset: int, pieces: list[memoryview]) -> None:
+        skip = self.next - offset
+        for piece in pieces:
+            if skip >= len(piece):
+                skip -= len(piece)
+                continue
+            fresh = piece[skip:] if skip else piece
+            skip = 0
+            self._hash.update(fresh)
+            self.next += len(fresh)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class _Record:
+    """One record of a transfer stream."""
+
+    __slots__ = ("_next", "_parts", "_whole", "is_state", "message", "start")
+
+    def __init__(self, message: int, start: int) -> None:
+        self.message = message
+        self.start = self._next = start
+        self._parts: list[bytes] = []
+        self._whole = True
+        self.is_state = False
+
+    def add(self, offset: int, frame: Frame) -> None:
+        if offset == self.start:
+            first = next((piece for piece in frame.payload if len(piece)), None)
+            self.is_state = first is not None and first[0] == _STATE
+        stop = offset + frame.header[6]
+        if not self.is_state or stop <= self._next:  # of no interest, or sent again
+            return
+        self._whole &= frame.complete and offset <= self._next
+        self._parts.append(b"".join(frame.payload)[self._next - offset :] if self._whole else b"")
+        self._next = stop
+
+    def content(self) -> bytes | None:
+        return b"".join(self._parts) if self._whole else None
