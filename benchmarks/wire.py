@@ -32,7 +32,6 @@ from faults.impairment import Impairment
 from testbed.backends.wire import Wire
 from testbed.backends.wire_linux import Waiter, schedule_in_real_time
 from testbed.backends.wire_stats import WireStats
-from testbed.network.spec import FabricSpec, LinkSpec, SwitchSpec
 from tests.wire.lab import Lab, inside
 
 FRAME_BYTES = 1514
@@ -167,10 +166,7 @@ async def on_wire(
     lab: Lab, delay: int, measure: Callable[[], Awaitable[float]], folder: Path
 ) -> tuple[float, WireStats]:
     """A measurement with a wire of its own, so that its statistics are those of the measurement."""
-    side = Impairment(delay=delay)
-    links = tuple(LinkSpec(f"{node}--s", f"{node}:eth1", f"s:{node}", side, side) for node in lab.nodes)
-    spec = FabricSpec(links, (SwitchSpec("s", tuple(f"s:{node}" for node in lab.nodes)),))
-    wire = await Wire.start(spec, lab.attachments, lab.fabric, log=folder / "wire.log")
+    wire = await Wire.start(lab.star(Impairment(delay=delay)), lab.attachments, lab.fabric, log=folder / "wire.log")
     result = await measure()
     return result, await wire.stop()
 

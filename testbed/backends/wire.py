@@ -4,7 +4,9 @@ model."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from faults.impairment import Impairment
 from testbed.backends.wire_child import Child, ChildFailed
 from testbed.backends.wire_messages import Setup
 from testbed.backends.wire_stats import WireStats
-from testbed.deadline import SECOND
+from testbed.deadline import SECOND, deadline
 from testbed.network.spec import FabricSpec, Port
 
 STOP_DEADLINE = 60 * SECOND
@@ -34,8 +36,12 @@ class Wire:
     asked, WireFailed where the wire has died, DeadlineExceeded where it does not answer.
     """
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, writer: int | None) -> None:
         self._child = child
+        self._writer: int | None = None
+        if writer is not None:
+            with suppress(ProcessLookupError):  # it has ended already: nothing to wait for
+                self._writer = os.pidfd_open(writer)
         self._final: WireStats | None = None
 
     @classmethod
@@ -66,7 +72,7 @@ class Wire:
             meaning="the network carries nothing",
             log=log,
         )
-        return cls(child)
+        return cls(child, child.ready["writer"])
 
     @property
     def pid(self) -> int:
@@ -107,16 +113,37 @@ class Wire:
         return self._final or _stats(await self._child.ask("stats"))
 
     async def stop(self) -> WireStats:
-        """Stop relaying, complete the captures, end the process. May be called again. Raises WireFailed if it
-        is dead."""
+        """Stop relaying, complete the captures, end the process. May be called again.
+
+        Raises WireFailed if the wire is dead.
+        """
         if self._final is None:
             self._final = _stats(await self._child.stop(STOP_DEADLINE))
+            await self._wait_for_writer()
         return self._final
 
     async def kill(self) -> None:
-        """End the process without any of ``stop``'s care. Captures end where they are. May be called at any
-        time."""
+        """End the process without any of ``stop``'s care. May be called at any time, also after a wire that has died.
+
+        When this returns, captures hold whatever the wire had handed over for writing.
+        """
         await self._child.kill()
+        await self._wait_for_writer()
+
+    async def _wait_for_writer(self) -> None:
+        """The process that writes captures outlives a killed wire for as long as it has something to write."""
+        if self._writer is None:
+            return
+        fd, self._writer = self._writer, None
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(fd, ended.set)
+        try:
+            async with deadline(STOP_DEADLINE, "the wire's captures have not been written down"):
+                await ended.wait()
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
 
 
 def _stats(answer: dict[str, Any]) -> WireStats:

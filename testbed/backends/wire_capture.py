@@ -70,8 +70,8 @@ class Recorder:
         opened = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for path in files.values()]
         reader, self._pipe = os.pipe()
         fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._writer = os.fork()
-        if self._writer == 0:
+        self.writer = os.fork()
+        if self.writer == 0:
             os._exit(_write_files(reader, opened, [self._pipe, *close_in_writer]))
         for fd in [reader, *opened]:
             os.close(fd)
@@ -111,7 +111,7 @@ class Recorder:
         os.set_blocking(self._pipe, True)
         self.flush()
         os.close(self._pipe)
-        _, status = os.waitpid(self._writer, 0)
+        _, status = os.waitpid(self.writer, 0)
         if os.waitstatus_to_exitcode(status) != 0:
             self._give_up()
 

@@ -43,6 +43,8 @@ class Child:
         log: Path,
     ) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready: dict[str, Any] = {}
+        """What the process answered when it was ready."""
         self._name = name
         self._failure = failure
         self._meaning = meaning
@@ -92,7 +94,7 @@ class Child:
         streams = await asyncio.open_unix_connection(sock=ours, limit=LINE_LIMIT)
         child = cls(name, failure, meaning, process, streams, log)
         try:
-            await child._request({**setup, "id": 0}, 0, "to start", ANSWER_DEADLINE)
+            child.ready = await child._request({**setup, "id": 0}, 0, "to start", ANSWER_DEADLINE)
         except BaseException as error:
             await child.kill()
             if isinstance(error, ValueError):

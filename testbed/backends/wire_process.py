@@ -67,6 +67,11 @@ class WireProcess:
         self._frames = self._bytes = self._delivered = self._undeliverable = 0
         self._sched = wire_linux.schedule_in_real_time() if setup.fifo else "other"
 
+    @property
+    def writer(self) -> int | None:
+        """The process that writes the captures, if there is one."""
+        return self._recorder.writer if self._recorder else None
+
     def run(self) -> None:
         """Relay until told to stop, or until nobody is left to tell."""
         waiter = wire_linux.Waiter([self._ring.fileno(), self._control.fileno()])
@@ -211,7 +216,7 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()
     gc.disable()
-    control.sendall(encode({"id": 0, "ok": True}))
+    control.sendall(encode({"id": 0, "ok": True, "writer": process.writer}))
     process.run()
     return 0
 
