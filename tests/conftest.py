@@ -1,7 +1,7 @@
 """What all tests share: capabilities of this machine, asked for by name.
 
-A test that needs a capability says ``@pytest.mark.needs("raw-sockets")``. Where it is missing the test is skipped by name; with
-``TESTBED_REQUIRE_ALL=1`` (CI) a missing capability is a failure.
+A test that needs a capability says ``@pytest.mark.needs("raw-sockets")``. Where it is missing the test is skipped by
+name; with ``TESTBED_REQUIRE_ALL=1`` (CI) a missing capability is a failure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -26,12 +28,24 @@ def _raw_sockets() -> str | None:
     return None
 
 
+def _shared_python() -> str | None:
+    """Whether another user could run this interpreter and this project."""
+    if os.geteuid() != 0:
+        return None
+    paths = [Path(sys.executable), Path(sys.executable).resolve(), Path(sys.prefix), Path(__file__)]
+    for path in (*paths, *(parent for one in paths for parent in one.parents)):
+        if not path.stat().st_mode & (0o001 if path.is_dir() else 0o004):
+            return f"{path} is closed to other users, who therefore cannot run {sys.executable}"
+    return None
+
+
 def _tool(name: str) -> Callable[[], str | None]:
     return lambda: None if shutil.which(name) else f"{name} is not installed"
 
 
 CAPABILITIES: dict[str, Callable[[], str | None]] = {
     "root": _root,
+    "shared-python": _shared_python,
     "raw-sockets": _raw_sockets,
     "tcpdump": _tool("tcpdump"),
     "ping": _tool("ping"),
@@ -42,7 +56,9 @@ CAPABILITIES: dict[str, Callable[[], str | None]] = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(capability, ...): skipped by name where this machine lacks it, a failure in CI")
+    config.addinivalue_line(
+        "markers", "needs(capability, ...): skipped by name where this machine lacks it, a failure in CI"
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -16,13 +16,12 @@ from testbed.control import ControlClient
 from testbed.deadline import SECOND, deadline
 from testbed.errors import NodeFailed, TestbedError
 from testbed.plan import Plan
+from testbed.registry import RUN_MARK
 from testbed.run_folder import write_json
 
 PROGRAM = "pipeline.worker"
 READY_WITHIN = 15 * SECOND
 GONE_WITHIN = 5 * SECOND
-RUN_MARK = "TESTBED_RUN"
-"""Environment variable that every process of a run carries, with the run's id."""
 
 
 class NetnsBackend:

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from plans import star
 
-from testbed.backends.netns import RUN_MARK, NetnsBackend
+from testbed.backends.netns import NetnsBackend
 from testbed.deadline import SECOND
 from testbed.errors import NodeFailed, TestbedError
+from testbed.registry import processes
 
 pytestmark = [pytest.mark.live, pytest.mark.needs("raw-sockets", "ping")]
 
@@ -35,19 +36,6 @@ async def backend(tmp_path: Path) -> AsyncIterator[NetnsBackend]:
         yield backend
     finally:
         await backend.down()
-
-
-def marked(run_id: str) -> list[int]:
-    """Processes that carry the run's mark in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if f"{RUN_MARK}={run_id}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
 
 
 def host_interfaces() -> set[str]:
@@ -136,7 +124,7 @@ async def test_down_ends_every_process_even_stopped_ones(backend: NetnsBackend) 
 async def _none_left(run_id: str) -> list[int]:
     """What is left of the run's processes after at most five seconds."""
     for _ in range(500):
-        if not (left := marked(run_id)):
+        if not (left := list(processes(run_id))):
             break
         await asyncio.sleep(0.01)
     return left
@@ -171,7 +159,7 @@ async def test_kill_9_of_the_owner_at_any_moment_leaves_nothing(tmp_path: Path, 
     assert await asyncio.wait_for(owner.stdout.readline(), 20) == b"begun\n"
     if moment == "up":
         assert await asyncio.wait_for(owner.stdout.readline(), 20) == b"up\n"
-        assert marked(run_id)
+        assert list(processes(run_id))
     elif isinstance(moment, float):
         await asyncio.sleep(moment)
     owner.kill()
