@@ -7,22 +7,20 @@ everything that was made is undone in reverse order, and the folder says what ha
 from __future__ import annotations
 
 import asyncio
-import signal
-import traceback
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from faults.injector import Injector
+
 from faults.world import TargetGone
-from testbed.backends.backend import Backend
 from testbed.deadline import SECOND, deadline
 from testbed.errors import DeadlineExceeded, TestbedError
 from testbed.live import ANSWER_WITHIN, LiveWorld
 from testbed.prepare import Prepared
 from testbed.progress import Progress, Traffic
 from testbed.run_folder import EventLog, RunFolder, write_json
+from testbed.running import RunningTopology
 from testbed.signals import interruption
 from testbed.workload import workers
 
@@ -34,20 +32,6 @@ LOOK_EVERY = 0.25
 """Seconds between two looks at how far the workload has come."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended, apart from its verdict."""
-
-    interrupted: int | None = None
-    """Number of the signal that ended it."""
-    troubles: list[str] = field(default_factory=list)
-    """What ended it early, or could not be undone."""
-
-
-class _Ended(Exception):  # noqa: N818
-    """The run cannot go on."""
-
-
 class Run:
     """Conducts one run. Used once."""
 
@@ -56,61 +40,36 @@ class Run:
         self._folder = folder
         self._log = log
         self._progress = progress
-        self._outcome = Outcome()
         self._faults: dict[Any, str] = {}
         self._source: dict[str, Any] = {"issued": 0, "done": 0, "failed": 0, "tokens": 0}
         log.listener = self._on_event
 
-    async def conduct(self, backend: Backend) -> Outcome:
-        """Everything from the first object made to the last one undone. Raises for its own defects only."""
+    async def conduct(self, running: RunningTopology) -> int | None:
+        """Everything from the first object made to the last one undone.
+
+        Returns the number of the signal that interrupted it, if one did. All else that went wrong is in the events.
+        """
         with interruption(self._progress.phase) as interrupted:
-            async with AsyncExitStack() as undo:
-                ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-                work = asyncio.create_task(self._work(backend, undo, ended), name="run")
-                await asyncio.wait({work, interrupted, ended}, return_when=asyncio.FIRST_COMPLETED)
-                if interrupted.done():
-                    self._interrupted(interrupted.result())
-                elif not work.done():
-                    self._trouble(ended.result())
-                await self._settle(work)
+            async with running:
+                await running.carry(self._work(running), interrupted)
                 self._progress.phase("taking everything down")
             self._log.record("run.finished")
-        return self._outcome
+            return interrupted.result() if interrupted.done() and not running.kept else None
 
-    async def _settle(self, work: asyncio.Task[None]) -> None:
-        """Wait for the work to end, early if it has been overtaken by events, and keep its error."""
-        if self._outcome.interrupted or self._outcome.troubles:
-            work.cancel()
-        try:
-            await work
-        except asyncio.CancelledError:
-            pass  # by us, and said already
-        except TestbedError as error:
-            self._trouble(str(error))
-        except Exception:  # noqa: BLE001 - a defect must not stop the undoing; it is told with its trace
-            self._trouble("internal error: " + traceback.format_exc())
-
-    async def _work(self, backend: Backend, undo: AsyncExitStack, ended: asyncio.Future[str]) -> None:
+    async def _work(self, running: RunningTopology) -> None:
         prepared = self._prepared
-        world = LiveWorld(prepared.plan, backend, self._folder, self._log, prepared.workload.configure)
-        undo.push_async_callback(self._undo, "connections", world.aclose)
-        injector = Injector(world, prepared.scenario, prepared.seed)
+        injector = Injector(running.world, prepared.scenario, prepared.seed)
         write_json(self._folder.schedule, injector.schedule)
-        self._progress.phase(f"making the network: {len(prepared.plan.nodes)} nodes")
-        undo.push_async_callback(self._undo, "network", backend.down)
-        await backend.up()
-        undo.push_async_callback(self._undo, "wire", lambda: self._stop_wire(backend))
-        self._watch(ended, world.failed, "node")
-        self._watch(ended, backend.wire.failed, "wire")
+        self._progress.phase(f"making the network of {prepared.plan.topology}")
+        await running.make_network()
         names = workers(prepared.plan)
         self._progress.phase(f"starting {', '.join(names)}")
-        undo.push_async_callback(self._undo, "nodes", world.stop)
-        await world.start_all(names)
-        await self._traffic(world, injector)
+        running.watch(running.world.failed)
+        await running.start_nodes(names)
+        await self._traffic(running.world, injector)
         if prepared.keep:
-            self._progress.phase(
-                f"kept up, as {prepared.name}: end it with Ctrl-C or testbed down {prepared.name}"
-            )
+            running.kept = True
+            self._progress.phase(f"kept up: end it with Ctrl-C or testbed down {prepared.name}")
             await asyncio.Event().wait()
 
     async def _traffic(self, world: LiveWorld, injector: Injector) -> None:
@@ -158,9 +117,7 @@ class Run:
     async def _look(self, world: LiveWorld) -> None:
         begun = world.now()
         while True:
-            with suppress(
-                TargetGone, DeadlineExceeded, TestbedError
-            ):  # it may be paused or gone: shown as it was
+            with suppress(TargetGone, DeadlineExceeded, TestbedError):  # it may be paused or gone: shown as it was
                 self._source |= await self._ask_source(world, "progress", ANSWER_WITHIN)
             counts = world.observer.counts
             self._progress.traffic(
@@ -177,44 +134,6 @@ class Run:
                 )
             )
             await asyncio.sleep(LOOK_EVERY)
-
-    async def _stop_wire(self, backend: Backend) -> None:
-        stats = await backend.wire.stop()
-        self._log.record(
-            "wire.stopped",
-            frames=stats.frames,
-            overflowed=stats.overflowed,
-            capture_dropped=stats.capture_dropped,
-            lag_p50_ns=stats.lag_p50_ns,
-            lag_p99_ns=stats.lag_p99_ns,
-            lag_max_ns=stats.lag_max_ns,
-            sched=stats.sched,
-        )
-
-    # What ends a run early
-
-    def _watch(self, ended: asyncio.Future[str], source: asyncio.Future[Any], what: str) -> None:
-        def tell(source: asyncio.Future[Any]) -> None:
-            if not source.cancelled() and not ended.done():
-                ended.set_result(str(source.exception() or f"the {what} ended: {source.result()}"))
-
-        source.add_done_callback(tell)
-
-    def _interrupted(self, number: int) -> None:
-        self._outcome.interrupted = number
-        self._log.record("run.interrupted", signal=signal.Signals(number).name)
-
-    def _trouble(self, text: str) -> None:
-        self._outcome.troubles.append(text)
-        self._log.record("run.error", text=text)
-
-    async def _undo(self, what: str, action: Callable[[], Awaitable[object]]) -> None:
-        """One step of the undoing. Its failure is told and does not keep the others from being undone."""
-        try:
-            await action()
-        except Exception as error:  # noqa: BLE001
-            text = str(error) if isinstance(error, TestbedError) else traceback.format_exc()
-            self._trouble(f"{what} could not be taken down: {text}; testbed gc removes what is left")
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "fault.begun":
