@@ -23,7 +23,7 @@ _SLOT = struct.Struct("=IIIHHIIHH4xHHi")
 _STATUS_USER, _STATUS_COPY, _STATUS_VLAN = 1, 2, 16
 
 _BLOCK_BYTES = 64 * 1024
-_RING_BYTES = 64 * 1024 * 1024
+_SLOTS, _MOST_RING_BYTES = 8192, 64 * 1024 * 1024
 _COPY_BUFFER_BYTES = 64 * 1024 * 1024
 _SLOT_OVERHEAD = 128
 _LARGEST_FRAME = 65536 + 256
@@ -50,7 +50,7 @@ class Ring:
         slot = 2048
         while slot < mtu + 18 + HEADER_BYTES + _SLOT_OVERHEAD and slot < _BLOCK_BYTES:
             slot *= 2
-        count = _RING_BYTES // slot
+        self._size = min(_SLOTS * slot, _MOST_RING_BYTES)
         # Protocol 0: nothing arrives before everything is set.
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
         option = self._socket.setsockopt
@@ -62,9 +62,9 @@ class Ring:
             option(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _COPY_BUFFER_BYTES)
         except PermissionError:
             option(socket.SOL_SOCKET, socket.SO_RCVBUF, _COPY_BUFFER_BYTES)
-        ring = struct.pack("=IIII", _BLOCK_BYTES, _RING_BYTES // _BLOCK_BYTES, slot, count)
+        ring = struct.pack("=IIII", _BLOCK_BYTES, self._size // _BLOCK_BYTES, slot, self._size // slot)
         option(_SOL_PACKET, _PACKET_RX_RING, ring)
-        self._memory = mmap.mmap(self._socket.fileno(), _RING_BYTES, mmap.MAP_SHARED)
+        self._memory = mmap.mmap(self._socket.fileno(), self._size, mmap.MAP_SHARED)
         self._status = memoryview(self._memory).cast("I")
         self._slot = slot
         self._next = 0
@@ -98,7 +98,7 @@ class Ring:
                 frame = self._take_copy(flags)
             status[at >> 2] = 0
             at += self._slot
-            if at == _RING_BYTES:
+            if at == self._size:
                 at = 0
             if frame is None:
                 continue

@@ -57,7 +57,7 @@ def test_the_offset_leads_from_the_monotonic_clock_to_the_wall_clock() -> None:
 def test_tcpdump_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "c.pcapng"
     write(path, 9)
-    run = subprocess.run(["tcpdump", "-nr", str(path)], capture_output=True, text=True, check=True)
+    run = subprocess.run(["tcpdump", "-Z", "root", "-nr", str(path)], capture_output=True, text=True, check=True)
     assert len(run.stdout.splitlines()) == 9
     assert "EN10MB" in run.stderr
 

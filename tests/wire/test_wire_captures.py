@@ -57,7 +57,7 @@ def udp_times(path: Path) -> dict[bytes, int]:
 
 
 def tcpdump_lines(path: Path) -> int:
-    run = subprocess.run(["tcpdump", "-nr", str(path)], capture_output=True, text=True, check=True)
+    run = subprocess.run(["tcpdump", "-Z", "root", "-nr", str(path)], capture_output=True, text=True, check=True)
     return len(run.stdout.splitlines())
 
 
@@ -182,3 +182,22 @@ async def test_duplicates_on_the_network_are_seen_twice_where_they_arrive(
     got = Counter(of_traffic(read(by_wire["b:eth1"]), INBOUND))
     (datagram,) = [frame for frame in sent if len(frame) == 333 + 42]
     assert (sent[datagram], got[datagram]) == (1, 2)
+
+
+async def test_frames_that_the_capture_process_had_no_room_for_are_counted(
+    lab: Lab, start_wire: StartWire, tmp_path: Path
+) -> None:
+    """T44"""
+    path = tmp_path / "c.pcapng"
+    async with start_wire(lab):
+        traffic.round_trip(lab, "a", "b")
+        sniffer = await Sniffer.start({"a:eth1": Point(lab.nodes["a"], "eth1", path)}, log=tmp_path / "log")
+        os.kill(sniffer.pid, signal.SIGSTOP)
+        traffic.blast(lab, "a", "b", 15_000)
+        os.kill(sniffer.pid, signal.SIGCONT)
+        stats = (await sniffer.stop())["a:eth1"]
+    with CaptureReader(path) as reader:
+        written = sum(1 for _ in reader)
+    assert stats.frames == written
+    assert reader.dropped == stats.dropped > 1000
+    assert written + stats.dropped >= 15_000

@@ -157,6 +157,8 @@ async def test_delay_times_rate_loses_nothing_unless_asked_for(lab: Lab, start_w
 async def test_jitter_keeps_the_order(lab: Lab, start_wire: StartWire) -> None:
     """T24"""
     async with start_wire(lab, Impairment(jitter=20 * MS)):
+        # Until the address is resolved, the sender's kernel itself queues, and may send out of order.
+        traffic.round_trip(lab, "a", "b")
         with traffic.udp_socket(lab, "a") as sender, traffic.udp_socket(lab, "b") as receiver:
             for number in range(300):
                 sender.sendto(number.to_bytes(2, "big"), (lab.ipv4("b"), traffic.PORT))
