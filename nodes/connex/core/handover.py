@@ -164,6 +164,13 @@ class Handovers:
         handover.final = dirty
         self._advance(handover, now)
 
+    def decline(self, ident: HandoverId, text: str) -> None:
+        """The target cannot hold what arrives. Nothing happens if that is too late or over already."""
+        handover = self.all.get(ident)
+        if handover is not None and handover.phase is Phase.RECEIVING:
+            self._drop(handover, text)
+            self._send(handover.peer.node, FrameType.DECLINED, ident, frames.text(text, 2))
+
     def frozen(self, ident: HandoverId, now: int) -> None:
         """The application has stopped and its last regions are handed over: send the rest of the state."""
         handover = self._at_source(ident, Phase.FREEZING)

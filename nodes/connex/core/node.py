@@ -143,6 +143,7 @@ class Node:
                     "messages": into.receive.message,
                     "bytes": into.receive.offset,
                     "received": into.receive.received,
+                    "finished": into.receive.finished,
                     "limit": into.credit.limit,
                 }
             )
@@ -153,6 +154,10 @@ class Node:
         is over.
         """
         return self._flow.can_send(stream, size)
+
+    def written(self, stream: StreamId) -> int:
+        """Bytes handed to ``send`` so far on a stream that leaves from here, on all nodes that its sender was on."""
+        return self._table.own(stream).send.next_offset
 
     def placement(self, node: NodeName, header: Frame, length: int) -> memoryview | None:
         """Where the payload of this DATA frame may be received directly; then pass that very view as
@@ -320,6 +325,10 @@ class Node:
     def precopied(self, handover: HandoverId, dirty: int, now: int) -> None:
         """All that RegionsWanted asked for is handed over; ``dirty`` bytes have changed since."""
         self._handovers.precopied(handover, dirty, now)
+
+    def decline(self, handover: HandoverId, text: str) -> None:
+        """Refuse a handover that is arriving here and not committed, because what RegionReceived brought cannot be held."""
+        self._handovers.decline(handover, text)
 
     def frozen(self, handover: HandoverId, now: int) -> None:
         """The application of the endpoint has stopped, and its last dirty bytes are handed over."""
