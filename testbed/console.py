@@ -70,8 +70,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
         Console().print(table)
         return
     widths = [
-        max(len(row[i].splitlines()[0]) if row[i] else 0 for row in [columns, *rows])
-        for i in range(len(columns))
+        max(len(row[i].splitlines()[0]) if row[i] else 0 for row in [columns, *rows]) for i in range(len(columns))
     ]
     for row in [columns, *rows]:
         first = ["".join(cell.splitlines()[:1]) for cell in row]

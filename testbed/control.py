@@ -86,9 +86,7 @@ class ControlClient:
         self._waiting[number] = answer
         try:
             self._writer.write(json.dumps({"id": number, **request}, separators=(",", ":")).encode() + b"\n")
-            async with deadline(
-                timeout, f"{self.node} has not answered {request.get('do')!r} on its control socket"
-            ):
+            async with deadline(timeout, f"{self.node} has not answered {request.get('do')!r} on its control socket"):
                 return await answer
         finally:
             self._waiting.pop(number, None)
@@ -107,9 +105,7 @@ class ControlClient:
         finally:
             for answer in self._waiting.values():
                 if not answer.done():
-                    answer.set_exception(
-                        ControlClosed(f"{self.node} closed its control socket before it answered")
-                    )
+                    answer.set_exception(ControlClosed(f"{self.node} closed its control socket before it answered"))
             self._writer.close()
 
     def _take(self, line: bytes) -> None:

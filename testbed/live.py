@@ -27,9 +27,7 @@ ANSWER_WITHIN = 5 * SECOND
 POLL = 0.02
 """Seconds between two looks at something that is only shown, never announced."""
 
-ENDING = frozenset(
-    {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV}
-)
+ENDING = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV})
 ENDING_COMMANDS = frozenset({"leave", "stop"})
 
 
@@ -134,9 +132,7 @@ class LiveWorld:
         socket = self._folder.node(node) / "control.sock"
         try:
             life.control = await ControlClient.connect(node, socket)
-            life.journal = await ControlClient.connect(
-                node, socket, lambda line: self.observer.take_line(node, line)
-            )
+            life.journal = await ControlClient.connect(node, socket, lambda line: self.observer.take_line(node, line))
             await life.journal.request("subscribe", ANSWER_WITHIN)
             status = await life.control.request("status", ANSWER_WITHIN)
         except ControlClosed as error:
@@ -271,9 +267,7 @@ class LiveWorld:
             self.record("node.exited", node=node, pid=pid, status=status, expected=life.expected_to_end)
             if not life.expected_to_end and not self.failed.done():
                 how = f"by signal {-status}" if status < 0 else f"with status {status}"
-                self.failed.set_exception(
-                    NodeFailed(f"{node} ended by itself, {how}; {self._last_words(node)}")
-                )
+                self.failed.set_exception(NodeFailed(f"{node} ended by itself, {how}; {self._last_words(node)}"))
             await _close(life)
 
     def _last_words(self, node: str) -> str:

@@ -97,9 +97,7 @@ class Workload:
             "adapter": self.adapter,
             "seed": self.plan.seed,
             "endpoints": [
-                endpoint
-                for endpoint, home in placement.items()
-                if home == node and taken.get(endpoint, node) == node
+                endpoint for endpoint, home in placement.items() if home == node and taken.get(endpoint, node) == node
             ],
             "static": {endpoint: locators[home] for endpoint, home in placement.items()},
             "pipeline": asdict(self.pipeline) if self.pipeline else None,

@@ -180,6 +180,4 @@ def _deliveries(records: list[Mapping[str, Any]], story: Story) -> dict[str, lis
         elif record["event"] == "message.delivered":
             part = min(BINS - 1, max(0, (record["t"] - story.begin) // story.bin_ns))
             counts[classes.get(record["stream"], "?"), part] += 1
-    return {
-        name: [counts[name, part] for part in range(BINS)] for name in sorted({name for name, _ in counts})
-    }
+    return {name: [counts[name, part] for part in range(BINS)] for name in sorted({name for name, _ in counts})}

@@ -51,11 +51,7 @@ class _Drawing:
         self.parts.append(
             f'<g><title>{title}</title><rect {style} x="{left:.1f}" y="{y}" width="{width:.1f}" '
             f'height="{ROW - 2 * inset}" rx="2"/>'
-            + (
-                f'<text class="label" x="{left + 4:.1f}" y="{y + ROW - 2 * inset - 5}">{label}</text>'
-                if label
-                else ""
-            )
+            + (f'<text class="label" x="{left + 4:.1f}" y="{y + ROW - 2 * inset - 5}">{label}</text>' if label else "")
             + "</g>"
         )
 
@@ -77,9 +73,7 @@ def timeline(story: Story) -> str:
         for span in _of(story.owners, endpoint):
             drawing.bar(span, f'fill="{colours.get(span.label, "#888")}"')
         for span in _of(story.handovers, endpoint):
-            drawing.bar(
-                span, 'class="handover aborted"' if span.bad else 'class="handover"', inset=5, text=False
-            )
+            drawing.bar(span, 'class="handover aborted"' if span.bad else 'class="handover"', inset=5, text=False)
     if story.deliveries:
         drawing.heading("messages delivered")
         for name, counts in story.deliveries.items():
@@ -99,9 +93,7 @@ def timeline(story: Story) -> str:
 
 
 def _colours(story: Story) -> dict[str, str]:
-    nodes = sorted(
-        {span.row for span in story.processes} | {span.label for span in story.owners}, key=_natural
-    )
+    nodes = sorted({span.row for span in story.processes} | {span.label for span in story.owners}, key=_natural)
     return {node: COLOURS[number % len(COLOURS)] for number, node in enumerate(nodes)}
 
 
@@ -167,6 +159,5 @@ def _marks(drawing: _Drawing) -> None:
     for t, name in drawing.story.marks:
         x = f"{drawing.x(t):.1f}"
         drawing.parts.append(
-            f'<line class="mark" x1="{x}" y1="18" x2="{x}" y2="{drawing.height}">'
-            f"<title>{escape(name)}</title></line>"
+            f'<line class="mark" x1="{x}" y1="18" x2="{x}" y2="{drawing.height}"><title>{escape(name)}</title></line>'
         )
