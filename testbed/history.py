@@ -20,7 +20,18 @@ _ID, _TEXT, _NUMBER = "16 hex digits", "text", "a whole number, 0 or more"
 _STREAM = {"stream": _ID, "side": _TEXT}
 _MESSAGE = {"stream": _ID, "message": _NUMBER, "offset": _NUMBER, "size": _NUMBER, "hash": _ID, "epoch": _NUMBER}
 _HANDOVER = {"handover": _ID, "endpoint": _TEXT, "epoch": _NUMBER, "side": _TEXT, "peer": _TEXT}
-_STEPS = ("begun", "prepared", "precopied", "frozen", "state-sent", "commit-sent", "committed", "completed", "aborted", "doubt")
+_STEPS = (
+    "begun",
+    "prepared",
+    "precopied",
+    "frozen",
+    "state-sent",
+    "commit-sent",
+    "committed",
+    "completed",
+    "aborted",
+    "doubt",
+)
 _OWNED = {"endpoint": _TEXT, "epoch": _NUMBER}
 
 FIELDS: dict[str, dict[str, str]] = {
@@ -276,9 +287,9 @@ def _read_json(path: Path, kind: type[Any]) -> Any:
     return content
 
 
-def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+def _read_lines(path: Path) -> tuple[list[Record], int]:
     """The objects of a file of lines, and the bytes of an unfinished last line."""
-    records = []
+    records: list[Record] = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
@@ -302,7 +313,7 @@ def _read_journal(path: Path, index: int) -> Life:
             problem = f"node {record['node']!r}: expected {node!r}, as the folder says"
         if problem:
             raise HistoryError(f"{path}:{number}: {problem}")
-    life = Life(index, node, incarnation, path, list(records), cut)
+    life = Life(index, node, incarnation, path, records, cut)
     if records and (records[0]["event"] != "node.started" or records[0]["incarnation"] != incarnation):
         raise HistoryError(f"{path}:1: expected node.started of incarnation {incarnation}")
     return life
@@ -382,7 +393,10 @@ def _streams(lives: list[Life]) -> dict[str, Stream]:
                 (stream(one).delivered if event == "message.delivered" else stream(one).sent).append(message)
             elif event == "stream.opened":
                 stream(one).opened.append(
-                    Opened(one["t"], index, one["side"], one["from"], one["to"], one["class"], one.get("label", ""), one["epoch"])
+                    Opened(
+                        one["t"], index, one["side"], one["from"], one["to"], one["class"], one.get("label", ""),
+                        one["epoch"],
+                    )
                 )  # fmt: skip
             elif event == "stream.moved":
                 stream(one).moved.append(

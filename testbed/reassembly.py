@@ -35,8 +35,9 @@ class Sink(Protocol):
     """Takes the bytes of one flow."""
 
     def data(self, time: int, drained: int, payload: memoryview) -> None:
-        """The next bytes. ``time``: when they were there in order; ``drained``: when, last before, all that the flow
-        had sent was acknowledged, so that nothing older can have waited in the sender's kernel. Both in ns."""
+        """The next bytes. ``time``: when they were there in order; ``drained``: when, last before or just then, a
+        segment was sent while all before it was acknowledged, so that nothing older can have waited in the sender's
+        kernel. Both in ns."""
         ...
 
     def hole(self, time: int, length: int) -> None:
@@ -101,7 +102,20 @@ class _Waiting(NamedTuple):
 class _Half:
     """The state of one flow. Offsets count the bytes of the stream from its first."""
 
-    __slots__ = ("acked", "drained", "fin", "flow", "highest", "next", "opposite", "overdue", "sink", "start", "waiting")
+    __slots__ = (
+        "acked",
+        "drained",
+        "fin",
+        "flow",
+        "highest",
+        "next",
+        "opposite",
+        "overdue",
+        "room",
+        "sink",
+        "start",
+        "waiting",
+    )
 
     def __init__(self, flow: Flow, sink: Sink, start: int) -> None:
         self.flow = flow
@@ -112,6 +126,8 @@ class _Half:
         self.highest = 0
         self.acked = 0
         self.drained = flow.began
+        self.room = True
+        """Whether the receiver had room for more, when it last said."""
         self.overdue = 0
         """When bytes were first found to be acknowledged and not captured; 0 if there are none."""
         self.fin = -1
@@ -125,7 +141,10 @@ class _Half:
     def segment(self, offset: int, payload: memoryview | None, length: int, time: int, tally: Tally) -> None:
         """Bytes [offset, offset + length); of those beyond ``len(payload)`` nothing is known."""
         stop = offset + length
-        if stop > self.highest:
+        highest = self.highest
+        if stop > highest:
+            if self.acked >= highest and self.room:
+                self.drained = time
             self.highest = stop
         if stop <= self.next:
             tally.retransmitted += 1
@@ -141,8 +160,7 @@ class _Half:
 
     def acknowledged(self, offset: int, window: int, time: int) -> None:
         """The other side says that it has all bytes before ``offset``."""
-        if offset >= self.highest and window >= _SMALL_WINDOW:
-            self.drained = time
+        self.room = window >= _SMALL_WINDOW
         if offset > self.acked:
             self.acked = offset
         if self.acked > self.next:
@@ -230,7 +248,7 @@ class Reassembler:
         if size < 54:
             tally.snapped += size >= 34 and bytes(data[12:14]) == b"\x08\x00" and data[23] == _TCP
             return
-        (kind, version, _, total, _, fragment, _, protocol, _, _, _, source_port, destination_port, sequence, ack, flags,
+        (kind, version, _, total, _, fragment, _, protocol, _, _, _, _, _, sequence, ack, flags,
          window, _) = _HEAD4.unpack_from(data, 12)  # fmt: skip
         if kind != _IPV4 or version != 0x45:
             self._unusual(time, direction, data)
@@ -288,8 +306,8 @@ class Reassembler:
         key += bytes(data[tcp : tcp + 4])
         self._segment(time, direction, data, key, tcp, stop, sequence, ack, flags, window)
 
-    def _segment(self, time: int, direction: int, data: memoryview, key: bytes, tcp: int, stop: int, sequence: int, ack: int,
-                 flags: int, window: int) -> None:  # fmt: skip
+    def _segment(self, time: int, direction: int, data: memoryview, key: bytes, tcp: int, stop: int, sequence: int,
+                 ack: int, flags: int, window: int) -> None:  # fmt: skip
         half = self._halves.get(key)
         if half is None or flags & _SYN:
             half = self._flow(time, direction, key, sequence, ack, flags)

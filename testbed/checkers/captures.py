@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testbed import frames
 from testbed.capture import CaptureError, CaptureReader
-from testbed.checkers import frames
-from testbed.checkers.frames import Cursor, Frame, Header, Splitter
+from testbed.frames import Cursor, Frame, Header, Splitter
 from testbed.reassembly import OUTBOUND, Flow, Reassembler, Tally
 
 _STATE = 2
@@ -164,7 +164,9 @@ class File:
         if self.dropped or (self.counters or {}).get("dropped"):
             found.append(f"{max(self.dropped, (self.counters or {}).get('dropped', 0))} frames were not captured")
         if self.truncated:
-            found.append(f"cut off: the last {self.truncated} bytes are no complete record; read up to the last that is")
+            found.append(
+                f"cut off: the last {self.truncated} bytes are no complete record; read up to the last that is"
+            )
         if not self.closed:
             found.append("its writer did not close it: frames at its end may be missing")
         if self.counters is None:
@@ -318,7 +320,9 @@ class _Cut:
                 role = roles[stream] = Role()
             if fields[6] != 8:
                 self._malformed(channel, f"ACK with a body of {fields[6]} bytes: expected 8")
-            role.acks.append(Ack(frame.time, channel, *fields[8:13], fields[3]))
+            role.acks.append(
+                Ack(frame.time, channel, fields[8], fields[9], fields[10], fields[11], fields[12], fields[3])
+            )
         elif kind != frames.HEARTBEAT:
             self._control(channel, frame)
 

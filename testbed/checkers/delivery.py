@@ -1,4 +1,4 @@
-"""C1, C2 and C6: every message is delivered in order, exactly once, with its own bytes, or its stream is reset openly."""
+"""C1, C2, C6: every message is delivered in order, exactly once, with its own bytes, or its stream is reset openly."""
 
 from __future__ import annotations
 
@@ -86,10 +86,15 @@ class _Judge:
         number = offset = 0
         for message in _line(self._stream.sent):
             if message.number in self._sent:
-                self._found.fail(f"message {message.number} was sent twice", self._stream.name, _pair(self._sent[message.number], message))
+                self._found.fail(
+                    f"message {message.number} was sent twice",
+                    self._stream.name,
+                    _pair(self._sent[message.number], message),
+                )
             elif (message.number, message.offset) != (number, offset):
                 self._say(
-                    f"message {message.number} at offset {message.offset} was sent after message {number - 1}, which ends at {offset}",
+                    f"message {message.number} at offset {message.offset} was sent next after message {number - 1},"
+                    f" which ends at {offset}",
                     message, self._senders,
                 )  # fmt: skip
             self._sent[message.number] = message
@@ -105,9 +110,13 @@ class _Judge:
             if number in self._delivered:
                 self._found.fail(f"message {number} was delivered twice", self._stream.name, message)
             elif number < expected:
-                self._found.fail(f"message {number} was delivered after message {expected - 1}: out of order", self._stream.name, message)
+                self._found.fail(
+                    f"message {number} was delivered after message {expected - 1}: out of order",
+                    self._stream.name,
+                    message,
+                )
             elif number > expected:
-                what = f"message {number} was delivered next after message {expected - 1}: {number - expected} missing before it"
+                what = f"message {number} was delivered next after message {expected - 1}: {number - expected} missing"
                 self._say(what, message, self._receivers)
             self._delivered.add(number)
             expected = max(expected, number + 1)
@@ -124,7 +133,9 @@ class _Judge:
                 _pair(sent, message),
             )
         elif message.offset != sent.offset:
-            self._found.fail(f"message {message.number} was delivered at another offset", self._stream.name, _pair(sent, message))
+            self._found.fail(
+                f"message {message.number} was delivered at another offset", self._stream.name, _pair(sent, message)
+            )
 
     def ends(self) -> None:
         """A regular end comes after all messages; a reset reaches both ends."""
@@ -135,18 +146,33 @@ class _Judge:
             messages = self._sent if end.side == "sender" else self._delivered
             if end.messages != len(messages):
                 lives = self._senders if end.side == "sender" else self._receivers
-                self._say(f"closed at its {end.side} after {end.messages} messages: there are {len(messages)}", end, lives)
+                self._say(
+                    f"closed at its {end.side} after {end.messages} messages: there are {len(messages)}", end, lives
+                )
             if end.side == "sender" and end.messages > len(self._delivered):
-                self._say(f"closed as all delivered, but only {len(self._delivered)} of {end.messages} were", end, self._receivers)
+                self._say(
+                    f"closed as all delivered, but only {len(self._delivered)} of {end.messages} were",
+                    end,
+                    self._receivers,
+                )
         resets = [end for end in ended if end.cause]
         sides = {end.side for end in ended}
         if resets and len(sides) == 1:
             other = "receiver" if "sender" in sides else "sender"
             lives = self._receivers if other == "receiver" else self._senders
-            known = any(one.side == other for one in (*self._stream.opened, *self._stream.moved))
+            known = self._knew(other)
             told_by = resets[0].t + TELL_WITHIN
             if known and lives and lives[-1].ended > told_by and self._history.end > told_by:
-                self._say(f"reset ({resets[0].cause}) at its {next(iter(sides))}, but its {other} never learned", resets[0], lives)
+                self._say(
+                    f"reset ({resets[0].cause}) at its {next(iter(sides))}, but its {other} never learned",
+                    resets[0],
+                    lives,
+                )
+
+    def _knew(self, side: str) -> bool:
+        """Whether anybody at this end of the stream had it open."""
+        stream = self._stream
+        return side in {one.side for one in stream.opened} | {one.side for one in stream.moved}
 
     def undelivered(self) -> None:
         """What was sent and not delivered, after the last that was (gaps before it have been told)."""
@@ -169,9 +195,8 @@ class _Judge:
     def _nobody_left(self) -> bool:
         """Whether those who would have to say that the stream is over are gone themselves."""
         sender_gone = bool(self._senders) and _killed(self._senders[-1])
-        receiver_knew = any(one.side == "receiver" for one in (*self._stream.opened, *self._stream.moved))
         receiver_gone = bool(self._receivers) and _killed(self._receivers[-1])
-        return sender_gone and (receiver_gone or not receiver_knew)
+        return sender_gone and (receiver_gone or not self._knew("receiver"))
 
     def _overdue(self, what: str, message: Message) -> None:
         finished = self._history.finished
@@ -189,7 +214,11 @@ class _Judge:
         """How long the message has waited while both of its ends lived and no fault was active."""
         ends = [life.ended for life in (*self._senders[-1:], *self._receivers[-1:])]
         healed = max((event["t"] for event in self._history.all("fault.healed", "fault.target-gone")), default=0)
-        begun = max(message.t, healed, *(moved.t for moved in self._stream.moved)) if self._stream.moved else max(message.t, healed)
+        begun = (
+            max(message.t, healed, *(moved.t for moved in self._stream.moved))
+            if self._stream.moved
+            else max(message.t, healed)
+        )
         stopped = self._history.first("traffic.stopped")
         until = stopped["t"] if stopped is not None else self._history.end
         return int(min([until, *ends])) - begun

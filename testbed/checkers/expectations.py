@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from connex.core.config import Config
-from faults.units import parse_duration, parse_probability
 
 CUTOVER_LIMIT = 1_000_000_000
 """Cutover of any planned handover where the scenario says nothing stricter, ns (contract C4)."""
@@ -43,8 +42,8 @@ def read_expectations(run: Mapping[str, Any]) -> Expectations:
     cutover = {name: limit for name, limit in (expect.get("cutover") or {}).items() if limit is not None}
     return Expectations(
         delivery=bool(delivery.get("ordered", True) or delivery.get("exactly_once", True)),
-        cutover={name: _number(limit, parse_duration) for name, limit in cutover.items()},
-        goodput=None if goodput is None else float(_number(goodput, parse_probability)),
+        cutover={name: _number(limit) for name, limit in cutover.items()},
+        goodput=None if goodput is None else float(_number(goodput)),
         resets=_resets(expect.get("resets")),
         lease=int((workload.get("connex") or {}).get("lease", Config().lease)),
         lag_budget=run.get("lag_budget_ns"),
@@ -59,8 +58,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _number(value: Any, parse: Callable[[str], Any]) -> Any:
-    return parse(value) if isinstance(value, str) else value
+def _number(value: Any) -> Any:
+    """A resolved scenario holds plain numbers, in ns and shares."""
+    if isinstance(value, (int, float)):
+        return value
+    raise ValueError(f"expect: {value!r}: expected a number, as resolved.json has them")
 
 
 def _resets(value: Any) -> Mapping[str, Any] | None:

@@ -76,8 +76,8 @@ def _succession(earlier: Tenure, later: Tenure, active: dict[tuple[str, int, int
     until = max(acted, earlier.served_until) if later.cause == "handover" else acted
     if until > later.begin:
         found.fail(
-            f"{endpoint}: {earlier.life.node} served under epoch {earlier.epoch} until {(until - later.begin) / 1e6:.3f} ms after"
-            f" {later.life.node} had begun to serve under epoch {later.epoch}",
+            f"{endpoint}: {earlier.life.node} served under epoch {earlier.epoch} until"
+            f" {(until - later.begin) / 1e6:.3f} ms after {later.life.node} had begun under epoch {later.epoch}",
             where,
             {"served_until": until, "next_began": later.begin},
         )
@@ -86,7 +86,7 @@ def _succession(earlier: Tenure, later: Tenure, active: dict[tuple[str, int, int
 
 
 def _tiles(history: History, stream: Stream, found: Findings) -> int:
-    """What successive owners of the receiver delivered covers the stream from 0 on, each byte once. Returns the moves."""
+    """What successive owners delivered covers the stream from 0 on, each byte once. Returns the moves."""
     parts: dict[int, list[Message]] = defaultdict(list)
     for message in stream.delivered:
         parts[message.epoch].append(message)
@@ -129,13 +129,15 @@ def _not_tiling(
 
 def _tiles_on_the_wire(history: History, captures: Captures, found: Findings) -> int:
     """The same from the captures alone: acknowledgements under each epoch, between the cursors that moved."""
-    transfers = captures.handovers | {record["handover"] for _, record in history.records("handover.begun", "handover.prepared")}
-    owners = {
-        (endpoint, tenure.epoch): tenure for endpoint, tenures in history.tenures.items() for tenure in tenures
+    transfers = captures.handovers | {
+        record["handover"] for _, record in history.records("handover.begun", "handover.prepared")
     }
+    owners = {(endpoint, tenure.epoch): tenure for endpoint, tenures in history.tenures.items() for tenure in tenures}
+    committed = {record["handover"] for _, record in history.records("handover.committed")}
     cursors = {
         (f"{cursor.stream:016x}", state.epoch + 1): cursor.offset
         for state in captures.states
+        if state.handover in committed
         for cursor in state.cursors
         if cursor.inbound
     }
@@ -171,14 +173,16 @@ def _compare_epochs(
         lowest = min(ack.offset for ack in acks)
         if previous and lowest < highest:
             found.fail(
-                f"an overlap on the wire: offset {lowest} was acknowledged under epoch {epoch}, after {highest} under epoch {previous}",
+                f"an overlap on the wire: offset {lowest} was acknowledged under epoch {epoch},"
+                f" after {highest} under epoch {previous}",
                 f"stream {stream}",
                 min(acks, key=lambda ack: ack.offset),
             )
         cursor = cursors.get((stream, epoch))
         if cursor is not None and not highest <= cursor <= lowest:
             found.fail(
-                f"the stream moved to epoch {epoch} with offset {cursor}; acknowledged were {highest} before and {lowest} after",
+                f"the stream moved to epoch {epoch} with offset {cursor}; acknowledged were {highest} before,"
+                f" {lowest} after",
                 f"stream {stream}",
             )
         highest = max(highest, *(ack.offset for ack in acks))

@@ -86,7 +86,19 @@ class Splitter:
     header that cannot be right, where one must be, ends the flow: ``malformed`` says why.
     """
 
-    __slots__ = ("_begun", "_complete", "_drained", "_emit", "_fields", "_head", "_lost", "_payload", "_remaining", "malformed", "skipped")
+    __slots__ = (
+        "_begun",
+        "_complete",
+        "_drained",
+        "_emit",
+        "_fields",
+        "_head",
+        "_lost",
+        "_payload",
+        "_remaining",
+        "malformed",
+        "skipped",
+    )
 
     def __init__(self, emit: Callable[[Frame], None], *, from_start: bool) -> None:
         self._emit = emit
@@ -190,6 +202,11 @@ class Splitter:
         self.skipped += max(0, len(head) - keep)
         del head[: max(0, len(head) - keep)]
         return len(payload)
+
+
+def pack_header(fields: tuple[int, ...]) -> bytes:
+    """The bytes of a header, with the checksum that it has."""
+    return _HEADER.pack(*fields)
 
 
 def check_header(fields: tuple[int, ...], raw: memoryview) -> str:

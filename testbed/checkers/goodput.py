@@ -1,0 +1,71 @@
+"""Goodput: the share of issued requests that were answered, by the application's own events."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from testbed.checkers.captures import Captures
+from testbed.checkers.expectations import Expectations
+from testbed.checkers.result import CheckResult, Findings
+from testbed.history import History
+
+
+def check_goodput(history: History, captures: Captures, expected: Expectations) -> CheckResult:
+    """Count ``app.request`` and ``app.done``, and hold them against what the source itself says."""
+    found = Findings("goodput")
+    requests = Counter(record["request"] for _, record in history.records("app.request"))
+    done = Counter(record["request"] for _, record in history.records("app.done"))
+    stopped = history.first("traffic.stopped")
+    for name, counts in (("issued", requests), ("done", done)):
+        twice = [request for request, count in counts.items() if count > 1]
+        if twice:
+            found.fail(
+                f"{len(twice)} requests were {name} more than once, such as {twice[0]}", "app events", twice[:10]
+            )
+    strange = sorted(set(done) - set(requests), key=str)
+    if strange:
+        found.fail(
+            f"{len(strange)} requests were done that nobody issued, such as {strange[0]}", "app events", strange[:10]
+        )
+    _against_the_source(history, requests, done, found)
+    issued = max(len(requests), int(stopped.get("issued", 0)) if stopped else 0)
+    share = len(done) / issued if issued else 0.0
+    found.measurements |= {"issued": issued, "done": len(done), "goodput": share}
+    for what in history.missing:
+        found.doubt(f"missing evidence: {what}", "the run folder")
+    if not issued and expected.goodput is None and not found.fails:
+        return found.skipped("no requests were issued, and none were expected")
+    if issued and expected.goodput is not None and share < expected.goodput:
+        unanswered = sorted(set(requests) - set(done), key=str)
+        found.fail(
+            f"goodput {share:.2%}: expected at least {expected.goodput:.2%}",
+            f"{issued - len(done)} of {issued} requests",
+            unanswered[:20],
+        )
+    return found.result(
+        f"{len(done)} of {issued} requests answered", exercised=issued > 0, nothing="no request was issued"
+    )
+
+
+def _against_the_source(history: History, requests: Counter[object], done: Counter[object], found: Findings) -> None:
+    """What the journals count, what the source's summary says, and what the testbed was told must be the same."""
+    stopped = history.first("traffic.stopped")
+    if stopped is not None and "issued" in stopped:
+        said = (stopped["issued"], stopped["done"])
+        counted = (len(requests), len(done))
+        if said != counted and not any(life.incomplete for life in history.lives) and stopped.get("complete", True):
+            found.fail(
+                f"the source told the testbed of {said[0]} requests issued and {said[1]} done: the journals have"
+                f" {counted[0]} and {counted[1]}",
+                "traffic.stopped",
+                stopped,
+            )
+    summaries = history.records("app.summary")
+    if summaries:
+        life, record = summaries[-1]
+        if record["requests"] != len(done):
+            found.fail(
+                f"the summary of {life.name} counts {record['requests']} requests: the journals have {len(done)} done",
+                life.path.name,
+                record,
+            )
