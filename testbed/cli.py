@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from faults.document import DocumentError, DocumentErrors
 from testbed.commands.capture import capture
 from testbed.commands.check import check
 from testbed.commands.doctor import doctor
@@ -79,6 +80,9 @@ def _status() -> int:
     except TestbedError as error:
         click.echo(f"testbed: {error}", err=True)
         return error.status
+    except (DocumentError, DocumentErrors) as error:
+        click.echo(str(error), err=True)  # as compilers say it, for editors to jump to
+        return ExitStatus.USAGE
     except Exception:  # noqa: BLE001 - the last border: a defect is shown whole, with its own exit status
         click.echo("testbed: internal error; this is a defect of the testbed, please report it:", err=True)
         traceback.print_exc()

@@ -32,9 +32,15 @@ class Keeper:
     """Serves one backend on the socket of its run."""
 
     def __init__(
-        self, record: RunRecord, backend: NetnsBackend, configure: Callable[[str], Mapping[str, Any]] | None = None
+        self,
+        record: RunRecord,
+        backend: NetnsBackend,
+        configure: Callable[[str], Mapping[str, Any]] | None = None,
+        verbs: Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] | None = None,
     ) -> None:
-        """``configure(node)`` gives the configuration with which ``start`` starts a node."""
+        """``configure(node)`` gives the configuration with which ``start`` starts a node; ``verbs`` are requests that
+        are answered by others than the keeper.
+        """
         self._record = record
         self._backend = backend
         self._configure = configure
@@ -54,6 +60,7 @@ class Keeper:
             "stats": self._stats,
             "start": self._start,
             "down": self._down,
+            **(verbs or {}),
         }
 
     def open(self) -> None:

@@ -233,7 +233,7 @@ class LiveWorld:
         if life.control is None:
             return set()
         status = await life.control.request("status", ANSWER_WITHIN)
-        return {_name_of(member) for member in status["members"]} | {node}
+        return {member["node"] for member in status["members"] if member["state"] == "alive"} | {node}
 
     async def _wait_effect(self, node: str, life: _Life, number: int) -> None:
         """A signal that stops, continues or kills has its effect before this returns."""
@@ -280,10 +280,6 @@ async def _close(life: _Life) -> None:
     for connection in (life.control, life.journal):
         if connection is not None:
             await connection.aclose()
-
-
-def _name_of(member: Any) -> str:
-    return member if isinstance(member, str) else str(member["node"])
 
 
 def _state(pid: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from faults.world import TargetGone
 from testbed.backends.netns import NetnsBackend
 from testbed.backends.wire_stats import CaptureStats
+from testbed.captures_on_demand import CapturesOnDemand
 from testbed.errors import TestbedError
 from testbed.exit_status import ExitStatus
 from testbed.keeper import Keeper
@@ -69,7 +70,9 @@ class RunningTopology:
             self._folder.path,
             tuple(sorted(self._plan.nodes)),
         )
-        self._keeper = Keeper(record, self._backend, self._configure)
+        self._captures = CapturesOnDemand(self._plan, self._backend, self._folder)
+        verbs = {"capture-start": self._captures.start, "capture-stop": self._captures.stop}
+        self._keeper = Keeper(record, self._backend, self._configure, verbs)
         self._push("keeper", self._keeper.close)  # last of all: it answers whoever has asked for the end
         self._push("record", _plain(record.forget))
         self._push("connections", self.world.aclose)
@@ -82,6 +85,7 @@ class RunningTopology:
         self._push("network", self._backend.down)
         await self._backend.up()
         self._push("captures", self._stop_sniffer)
+        self._push("captures on demand", self._captures.close)
         self._push("wire", self._stop_wire)
         self.watch(self._backend.wire.failed)
         if self._backend.sniffer is not None:

@@ -110,6 +110,24 @@ class NetnsBackend:
             await self._sniffer.kill()
         self._namespaces.close()
 
+    async def sniff(self, nodes: Sequence[str], folder: Path) -> Sniffer:
+        """Begin an independent capture at the interfaces of these nodes, one file each in ``folder``. Whoever asks for
+        it stops it, before ``down``. Raises TestbedError for an unknown node.
+        """
+        if unknown := sorted(set(nodes) - set(self._namespaces.nodes)):
+            known = ", ".join(sorted(self._plan.nodes))
+            raise TestbedError(f"capture: there is no node {unknown[0]!r} here; there are {known}")
+        points = {
+            port: Point(
+                self._namespaces.nodes[interface.node],
+                interface.name,
+                folder / f"{interface.node}.{interface.name}.pcapng",
+            )
+            for port, interface in self._plan.interfaces.items()
+            if interface.node in nodes
+        }
+        return await Sniffer.start(points, log=folder / "sniffer.log")
+
     async def start_node(self, name: str, config: Mapping[str, Any]) -> int:
         """Start the node's process, for the first time or again, and wait until it answers on its control socket.
         Returns its id.
