@@ -7,7 +7,6 @@ import mmap
 import socket
 import struct
 import time
-from typing import NamedTuple
 
 from testbed.backends.wire_linux import receive_from_all
 from testbed.network.vnet import HEADER_BYTES, PLAIN
@@ -29,12 +28,9 @@ _SLOT_OVERHEAD = 128
 _LARGEST_FRAME = 65536 + 256
 
 
-class Arrival(NamedTuple):
-    """A frame as the kernel took it from a sender: virtio-net header, Ethernet header, rest."""
-
-    interface: int
-    time: int
-    frame: bytes
+Arrival = tuple[int, int, bytes]
+"""Index of the interface, time (CLOCK_MONOTONIC, ns), and the frame as the kernel took it from its sender: virtio-net
+header, Ethernet header, rest."""
 
 
 class Ring:
@@ -105,7 +101,7 @@ class Ring:
             if flags & _STATUS_VLAN:
                 frame = _with_tag(frame, kind or 0x8100, tag)
             stamp = seconds * 1_000_000_000 + nanoseconds - difference
-            arrivals.append(Arrival(interface, stamp if stamp < now else now, frame))
+            arrivals.append((interface, stamp if stamp < now else now, frame))
         self._next = at
         return arrivals
 

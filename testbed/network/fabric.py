@@ -33,12 +33,8 @@ class Departure(NamedTuple):
     frame: bytes
 
 
-class _Item(NamedTuple):
-    """A frame inside the network."""
-
-    origin: Port
-    frame: bytes
-    size: int
+_Item = tuple[Port, bytes, int]
+"""A frame inside the network: where it entered, its bytes, and how many of them it takes on a wire."""
 
 
 @dataclass(slots=True)
@@ -99,7 +95,7 @@ class Fabric:
         if way is None:
             raise ValueError(f"port {port!r}: not an edge of this network; its edges are {', '.join(self._entry)}")
         size = vnet.wire_bytes(frame) if self._at else len(frame)
-        self._enter(way, _Item(port, frame, size), now)
+        self._enter(way, (port, frame, size), now)
 
     def advance(self, now: int) -> list[Departure]:
         """Frames that have left by ``now`` and were not yet returned, each with the time at which it was to
@@ -235,16 +231,18 @@ class Fabric:
             node.switch.close(closed)
 
     def _enter(self, way: _Way, item: _Item, now: int) -> None:
-        line, size = way.line, item.size
-        if self._at and item.frame[1]:
+        line = way.line
+        _, frame, size = item
+        largest = size
+        if self._at and frame[1]:
             if line.per_frame or not line.fits(size, now):
                 self._enter_segments(way, item, now)
                 return
-            size = vnet.largest_segment(item.frame)
-        if size > way.limit:
+            largest = vnet.largest_segment(frame)
+        if largest > way.limit:
             line.counters.oversized += 1
             return
-        line.enter(item, item.size, now)
+        line.enter(item, size, now)
         time = line.next_time()
         if time < line.due:
             line.due = time
@@ -252,8 +250,9 @@ class Fabric:
 
     def _enter_segments(self, way: _Way, item: _Item, now: int) -> None:
         """Where frames are treated one by one, or only some of them fit, a super-frame is cut first."""
-        for piece in vnet.split(item.frame):
-            self._enter(way, _Item(item.origin, piece, len(piece) - self._at), now)
+        origin, frame, _ = item
+        for piece in vnet.split(frame):
+            self._enter(way, (origin, piece, len(piece) - self._at), now)
 
     def _plan(self, way: _Way) -> None:
         time = way.line.next_time()
@@ -276,13 +275,14 @@ class Fabric:
 
     def _arrive(self, way: _Way, item: _Item, now: int) -> None:
         node = way.switch
+        origin, frame, _ = item
         if node is None:
-            if self._blocked and (item.origin, way.port) in self._blocked:
+            if self._blocked and (origin, way.port) in self._blocked:
                 self.blocked_frames += 1
             else:
-                self._departures.append(Departure(now, way.port, item.frame))
+                self._departures.append(Departure(now, way.port, frame))
             return
-        frame, at = item.frame, self._at
+        at = self._at
         for port in node.switch.forward(way.port, frame[at : at + 6], frame[at + 6 : at + 12], now):
             out = node.ways.get(port)
             if out is None:
@@ -295,12 +295,13 @@ class Fabric:
                 self.programmed_drops += 1
             else:
                 size = vnet.wire_bytes(changed) if at else len(changed)
-                self._enter(out, _Item(item.origin, changed, size), now)
+                self._enter(out, (origin, changed, size), now)
 
     def _damage(self, item: _Item, random: Random) -> _Item:
         """Flip one bit of the Ethernet frame. A checksum left to be done is done first, or nobody could
         notice."""
-        frame = bytearray(vnet.finish_checksum(item.frame) if self._at else item.frame)
+        origin, whole, size = item
+        frame = bytearray(vnet.finish_checksum(whole) if self._at else whole)
         bit = random.randrange(self._at * 8, len(frame) * 8)
         frame[bit // 8] ^= 1 << bit % 8
-        return item._replace(frame=bytes(frame))
+        return origin, bytes(frame), size
