@@ -24,7 +24,9 @@ class Impairment:
     rate: int = 0
     """Bits per second; 0: not limited."""
     queue: int = 0
-    """Bytes that may wait for the line; 0: sized by the network to hold delay x rate, so that nothing is lost unless asked for."""
+    """Bytes that may wait for the line; 0: sized by the network to hold delay x rate, so that nothing is lost unless
+    asked for.
+    """
     down: bool = False
     """Nothing crosses."""
 
@@ -33,10 +35,14 @@ class Impairment:
         known = {field.name for field in fields(self)}
         unknown = sorted(set(changes) - known)
         if unknown:
-            raise ValueError(f"impairment: unknown parameter {', '.join(unknown)}; expected one of {', '.join(sorted(known))}")
+            raise ValueError(
+                f"impairment: unknown parameter {', '.join(unknown)}; expected one of {', '.join(sorted(known))}"
+            )
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @property
     def per_frame(self) -> bool:
-        """Whether frames are lost, doubled, reordered or corrupted one by one, so that offloaded super-frames must not occur."""
+        """Whether frames are lost, doubled, reordered or corrupted one by one, so that offloaded super-frames must
+        not occur.
+        """
         return bool(self.loss or self.duplicate or self.reorder or self.corrupt)
