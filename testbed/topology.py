@@ -103,8 +103,8 @@ class LinkEntry(Strict):
             node, colon, interface = end.partition(":")
             if not colon or not node or not _INTERFACE.fullmatch(interface):
                 raise ValueError(
-                    f"{end!r} is not a port: expected node:interface, the interface a letter followed by at most 14 letters,"
-                    " digits or dashes"
+                    f"{end!r} is not a port: expected node:interface, the interface a letter followed by"
+                    " at most 14 letters, digits or dashes"
                 )
             if interface == "lo":
                 raise ValueError(f"{end!r}: lo is the loopback interface; choose another name, such as eth1")
@@ -254,7 +254,8 @@ def _problems(document: Document, topology: Topology) -> Iterator[DocumentError]
         elif not mine & home:
             yield document.error(
                 ("topology", "nodes", name),
-                f"{name} and {topology.workers[0]} share no segment (links joined through switches), so they could not reach each other",
+                f"{name} and {topology.workers[0]} share no segment (links joined through switches):"
+                " they could not reach each other",
             )
 
 
@@ -270,8 +271,8 @@ def warnings(document: Document, topology: Topology) -> list[str]:
                     str(
                         document.error(
                             ("topology", "links", number),
-                            f"{link.link_name} {direction.replace('_', '-')}: a queue of {line.queue} B is less than delay x rate"
-                            f" = {needed} B; bursts will be lost",
+                            f"{link.link_name} {direction.replace('_', '-')}: a queue of {line.queue} B is less than"
+                            f" delay x rate = {needed} B; bursts will be lost",
                         )
                     )
                 )
@@ -395,7 +396,8 @@ def check_gpus(plan: Plan, available: int | None = None) -> list[str]:
             continue
         if node.gpus.required:
             raise CannotRun(
-                f"{node.name} requires {wanted} GPU{'s' * (wanted > 1)}, and this machine has {there}; say required: false to run on the CPU"
+                f"{node.name} requires {wanted} GPU{'s' * (wanted > 1)}, and this machine has {there};"
+                " say required: false to run on the CPU"
             )
         said.append(
             f"{node.name} asks for {wanted} GPU{'s' * (wanted > 1)}, and this machine has {there}: it runs on the CPU"
