@@ -90,6 +90,8 @@ RECORDS = {1: "REGION", 2: "STATE"}
 class Text(StrField):  # type: ignore[misc]
     """UTF-8 after its length in ``width`` bytes: ``str8`` or ``str16``."""
 
+    __slots__ = ("width",)
+
     def __init__(self, name: str, width: int = 1) -> None:
         super().__init__(name, b"")
         self.width = width
