@@ -12,12 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 from faults.injector import Injector
-
 from faults.world import TargetGone
 from testbed.deadline import SECOND, deadline
 from testbed.errors import DeadlineExceeded, TestbedError
 from testbed.live import ANSWER_WITHIN, LiveWorld
-from testbed.prepare import Prepared
+from testbed.prepare import Prepared, surroundings
 from testbed.progress import Progress, Traffic
 from testbed.run_folder import EventLog, RunFolder, write_json
 from testbed.running import RunningTopology
@@ -58,7 +57,8 @@ class Run:
 
     async def _work(self, running: RunningTopology) -> None:
         prepared = self._prepared
-        injector = Injector(running.world, prepared.scenario, prepared.seed)
+        groups = {name: list(nodes) for name, nodes in surroundings(prepared.plan).groups.items()}
+        injector = Injector(running.world, prepared.scenario, prepared.seed, links=prepared.links, groups=groups)
         write_json(self._folder.schedule, injector.schedule)
         self._progress.phase(f"making the network of {prepared.plan.topology}")
         await running.make_network()

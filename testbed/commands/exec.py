@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from testbed.errors import UsageError
+
 
 @click.command("exec", context_settings={"ignore_unknown_options": True})
 @click.argument("name")
@@ -18,5 +20,8 @@ def exec_(name: str, node: str, command: tuple[str, ...]) -> int:
     from testbed.keeper import KeeperClient
     from testbed.registry import find
 
-    status = KeeperClient(find(name)).execute(node, command)
+    record = find(name)
+    if node not in record.nodes:
+        raise UsageError(f"{name} has no node {node!r}; it has {', '.join(record.nodes)}")
+    status = KeeperClient(record).execute(node, command)
     return status if status >= 0 else 128 - status

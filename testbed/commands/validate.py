@@ -1,0 +1,72 @@
+"""``testbed validate``: check files without making anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from faults.document import Document, DocumentErrors, load
+from faults.scenario import check_scenario, read_scenario, scenario_folders
+from faults.scenario import schema as scenario_schema
+from testbed.console import print_json, say
+from testbed.errors import UsageError
+from testbed.exit_status import ExitStatus
+from testbed.prepare import surroundings, topology_of
+from testbed.topology import find_file, make_plan, read_topology, topology_folders, warnings
+from testbed.topology import schema as topology_schema
+
+SCHEMAS = {"topology": topology_schema, "scenario": scenario_schema}
+
+
+@click.command()
+@click.argument("files", nargs=-1)
+@click.option("--schema", type=click.Choice(list(SCHEMAS)), help="Print the JSON schema of such files, for editors.")
+def validate(files: tuple[str, ...], schema: str | None) -> int:
+    """Check topology and scenario FILES (or names) and report every mistake as file:line:column.
+
+    A file with the key "topology" on top whose value is a mapping is a topology; the others are scenarios.
+    """
+    if schema:
+        print_json(SCHEMAS[schema]())
+        return ExitStatus.PASS
+    if not files:
+        raise UsageError("validate: say which files, or --schema topology or --schema scenario")
+    bad = [file for file in files if not _valid(file)]
+    say(f"{len(files) - len(bad)} of {len(files)} files are valid")
+    return ExitStatus.USAGE if bad else ExitStatus.PASS
+
+
+def _valid(reference: str) -> bool:
+    try:
+        document = load(_find(reference))
+        for remark in _check(document):
+            click.echo(f"{remark} (a warning)")
+    except DocumentErrors as errors:
+        click.echo(str(errors))
+        return False
+    except UsageError as error:
+        click.echo(f"{reference}: {error}")
+        return False
+    return True
+
+
+def _find(reference: str) -> Path:
+    try:
+        return find_file(reference, scenario_folders(), "scenario")
+    except UsageError:
+        return find_file(reference, topology_folders(), "topology")
+
+
+def _check(document: Document) -> list[str]:
+    if _is_topology(document.value):
+        return warnings(document, read_topology(document))
+    scenario = read_scenario(document)
+    topology, remarks = topology_of(document, scenario)
+    check_scenario(document, scenario, surroundings(make_plan(topology, "00000000", 0)))
+    return remarks
+
+
+def _is_topology(content: Any) -> bool:
+    return isinstance(content, dict) and isinstance(content.get("topology"), dict)
