@@ -28,8 +28,9 @@ from testbed.network.spec import Port
 BATCH = 64
 """Frames taken from the ring before frames that are due are looked after."""
 
-SPIN = 30_000
-"""How long before a frame is due (ns) the wire stops sleeping: waking up takes about that long."""
+SPIN = 10_000
+"""How long before a frame is due (ns) the wire stops sleeping. Longer would make up for slow wake-ups, but a process
+in real time that never sleeps is stopped by the kernel for up to 50 ms in every second, so that others may run."""
 
 CONTROL_EVERY = 16
 """Rounds of the loop, while there is always something to do, between two looks at the control socket."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from testbed.console import format_option, print_json, print_result, runs_option, say
 from testbed.exit_status import ExitStatus, of_verdict
-from testbed.prepare import Prepared, Request, prepare
 from testbed.progress import Progress, progress_on
 from testbed.run_folder import EventLog, RunFolder, runs_directory, write_json
+
+if TYPE_CHECKING:  # pyroute2 and pydantic take a third of a second, which other commands should not have to wait
+    from testbed.prepare import Prepared
 
 DEFAULT_SCENARIO = "migrate-under-load"
 
@@ -48,6 +51,7 @@ def run(
     """
     from testbed.backends.privilege import ensure_namespaces
     from testbed.judge import judge
+    from testbed.prepare import Request, prepare
 
     prepared = prepare(Request(scenario, topology, seed, backend, capture, name, keep))
     ensure_namespaces()
