@@ -62,6 +62,8 @@ def sentence(event: Mapping[str, Any]) -> str | None:
     name = event["event"]
     if name in QUIET or (name == "node.exited" and event["expected"]):
         return None
+    if "text" in event:
+        return f"{name}: {event['text']}"
     fields = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("t", "event"))
     return f"{name}: {fields}" if fields else str(name)
 
