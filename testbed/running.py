@@ -159,7 +159,7 @@ class RunningTopology:
         if wire.failed.done():
             return  # told already; what it captured is as it is, and no counter says that it is whole
         stats = await wire.stop()
-        fields = {name: value for name, value in asdict(stats).items() if name not in ("captures", "lines")}
+        fields = {name: value for name, value in asdict(stats).items() if name != "captures"}
         self._log.record("wire.stopped", dropped_by_impairment=stats.dropped_by_impairment, **fields)
         write_json(self._folder.path / "wire.json", stats.to_json())
         self._count(stats.captures, "wire")
