@@ -7,7 +7,7 @@ and line. One thing is taken as it comes: a node that is killed may leave its la
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,6 +216,8 @@ class History:
     """Endpoint -> who owned it, by epoch and time."""
     missing: list[str]
     """Evidence that should be there and is not, in words."""
+    lost: list[str]
+    """Lives of which there is no journal at all: whatever is not said anywhere, they may have said."""
 
     @property
     def finished(self) -> int | None:
@@ -244,6 +246,12 @@ class History:
         """Every life that ever owned the endpoint."""
         return [tenure.life for tenure in self.tenures.get(endpoint, ())]
 
+    def gaps(self, lives: Iterable[Life]) -> str:
+        """Why it proves nothing that these lives, or anybody, do not say a thing; empty if it does."""
+        if self.lost:
+            return f"{self.lost[0]} is lost"
+        return next((f"the journal of {life.name} is not whole" for life in lives if life.incomplete), "")
+
     def life(self, node: str, incarnation: int | str) -> Life | None:
         wanted = incarnation if isinstance(incarnation, str) else f"{incarnation:016x}"
         return next((life for life in self.lives if life.node == node and life.incarnation == wanted), None)
@@ -271,8 +279,10 @@ def load(folder: Path) -> History:
     lives = [life for life in lives if life.records]
     for index, life in enumerate(lives):
         life.index = index
-    missing += _match_processes(lives, events)
-    return History(folder, run, schedule, events, cut, lives, _streams(lives), _tenures(lives), missing)
+    lost = _match_processes(lives, events)
+    missing += lost
+    missing += [f"the end of the journal of {life.name}: {life.incomplete}" for life in lives if life.incomplete]
+    return History(folder, run, schedule, events, cut, lives, _streams(lives), _tenures(lives), missing, lost)
 
 
 def _read_json(path: Path, kind: type[Any]) -> Any:
@@ -345,8 +355,8 @@ def _fits(value: Any, kind: str) -> bool:
 
 
 def _match_processes(lives: list[Life], events: list[Record]) -> list[str]:
-    """Give each life its end, and say which lives should have a journal and have none, or only part of one."""
-    missing = []
+    """Give each life its end, and see whether its journal goes up to it. Returns the journals that should be there."""
+    lost = []
     by_pid = {(life.node, life.records[0]["pid"]): life for life in lives}
     running: dict[str, Life | None] = {}
     for event in events:
@@ -354,7 +364,7 @@ def _match_processes(lives: list[Life], events: list[Record]) -> list[str]:
             life = by_pid.get((event["node"], event["pid"]))
             running[event["node"]] = life
             if life is None:
-                missing.append(f"the journal of {event['node']}, pid {event['pid']}")
+                lost.append(f"the journal of {event['node']}, pid {event['pid']}")
         elif event["event"] == "node.exited":
             life = by_pid.get((event["node"], event.get("pid", -1))) or running.get(event["node"])
             if life is not None:
@@ -367,9 +377,7 @@ def _match_processes(lives: list[Life], events: list[Record]) -> list[str]:
             life.incomplete = "it ended in order, but its journal does not go up to node.stopping"
         elif life.status is None and not stopped and events:
             life.incomplete = "nothing says how it ended"
-        if life.incomplete:
-            missing.append(f"the end of the journal of {life.name}: {life.incomplete}")
-    return missing
+    return lost
 
 
 def _streams(lives: list[Life]) -> dict[str, Stream]:

@@ -262,7 +262,7 @@ class Reassembler:
         key = bytes(data[26:38])
         if not direction:
             direction = OUTBOUND if key[:4] in self._local else INBOUND
-        if direction == INBOUND and stop <= size and not _intact(data, 14, 34, stop):
+        if direction == INBOUND and not _intact(data, 14, 34, stop):
             tally.corrupt += 1
             return
         self._segment(time, direction, data, key, 34, stop, sequence, ack, flags, window)
@@ -299,7 +299,7 @@ class Reassembler:
             return
         if not direction:
             direction = OUTBOUND if key[: len(key) // 2] in self._local else INBOUND
-        if direction == INBOUND and stop <= size and not _intact(data, ip, tcp, stop):
+        if direction == INBOUND and not _intact(data, ip, tcp, stop):
             self.tally.corrupt += 1
             return
         _, _, sequence, ack, flags, window, _ = _TCP_HEAD.unpack_from(data, tcp)
@@ -393,7 +393,8 @@ def _turned(key: bytes) -> bytes:
 
 def _intact(data: memoryview, ip: int, tcp: int, stop: int) -> bool:
     """Whether a kernel would take this segment: its checksums are right, or its TCP checksum is one that the sender
-    left to be finished by hardware which is not there (only the sum of the pseudo-header).
+    left to be finished by hardware which is not there (only the sum of the pseudo-header). Where not all of the segment
+    was captured its checksum proves nothing, and it is taken as right.
 
     A sum of 16-bit words in ones' complement is the remainder by 65535 of the whole as one number.
     """
@@ -403,6 +404,8 @@ def _intact(data: memoryview, ip: int, tcp: int, stop: int) -> bool:
         addresses = int.from_bytes(data[ip + 12 : ip + 20], "big")
     else:
         addresses = int.from_bytes(data[ip + 8 : ip + 40], "big")
+    if stop > len(data):
+        return True
     pseudo = addresses + _TCP + stop - tcp
     whole = int.from_bytes(data[tcp:stop], "big") << 8 * ((stop - tcp) & 1)
     if not (pseudo + whole) % 65535:

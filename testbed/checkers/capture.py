@@ -79,10 +79,7 @@ def _who_speaks(history: History, captures: Captures, found: Findings) -> None:
             found.fail(f"{node} says HELLO from an address of {speaker}", channel.name, control)
         elif history.life(node, incarnation) is None:
             what = f"HELLO of {node} in life {incarnation:016x}, of which there is no journal"
-            if history.missing:
-                found.doubt(what, channel.name, control)
-            else:
-                found.fail(what, channel.name, control)
+            found.unless(history.gaps(()), what, channel.name, control)
 
 
 def _openings(history: History, captures: Captures, found: Findings) -> None:
@@ -118,10 +115,10 @@ def _compare_opening(stream: Stream, control: Control, where: str, found: Findin
 def _owner_speaks(history: History, control: Control, node: str, where: str, found: Findings) -> None:
     """Whoever opens a stream owns the sending endpoint under the epoch in the frame, or did until just now."""
     endpoint, epoch = control.body["from"], control.header.sender_epoch
-    if node and not any(
-        tenure.epoch == epoch and tenure.life.node == node for tenure in history.tenures.get(endpoint, ())
-    ):
-        found.fail(f"{node} opens a stream for {endpoint} under epoch {epoch}, which it never owned", where, control)
+    tenures = history.tenures.get(endpoint, ())
+    if node and not any(tenure.epoch == epoch and tenure.life.node == node for tenure in tenures):
+        what = f"{node} opens a stream for {endpoint} under epoch {epoch}, which it never owned"
+        found.unless(history.gaps(life for life in history.lives if life.node == node), what, where, control)
 
 
 def _shared(history: History, stream: Stream, at: int, node: str) -> bool:
@@ -163,10 +160,10 @@ class _Compared:
         if self._stream is not None:
             self._arrivals(self._stream)
 
-    def _sender_is_whole(self) -> bool:
-        if self._stream is None or not self._stream.sender:
-            return not self._history.missing
-        return not any(life.incomplete for life in self._history.lives_of(self._stream.sender))
+    def _gaps(self, side: str) -> str:
+        """What keeps the journals of one end from proving that something was not."""
+        endpoint = getattr(self._stream, side, "")
+        return self._history.gaps(self._history.lives_of(endpoint) if endpoint else self._history.lives)
 
     def _ranges(self, role: Role) -> None:
         """Every DATA frame carries bytes of a message that was sent before, at its place in the stream."""
@@ -195,10 +192,8 @@ class _Compared:
             if problem:
                 told.add(row.message)
                 where = f"{self._name}; {self._captures.where(row.channel)}"
-                if sent is None and not self._sender_is_whole():
-                    self._found.doubt(f"{problem}; but the sender's journals are not whole", where, row)
-                else:
-                    self._found.fail(problem, where, row)
+                absent = sent is None or row.flags & frames.FIN
+                self._found.unless(self._gaps("sender") if absent else "", problem, where, row)
 
     def _payloads(self, payloads: Iterable[Payload]) -> None:
         """Bytes on the wire are the bytes that were sent."""
@@ -217,13 +212,13 @@ class _Compared:
     def _acknowledgements(self) -> None:
         """Nobody acknowledges what its journal does not show as delivered at that time, and nobody takes it back."""
         if self._stream is None:
-            if self._out.acks and not self._history.missing:
-                self._found.fail("acknowledged on the wire, but no journal knows it", self._name, self._out.acks[0])
+            if self._out.acks:
+                what = "acknowledged on the wire, but no journal knows it"
+                self._found.unless(self._gaps("receiver"), what, self._name, self._out.acks[0])
             return
         stream = self._stream
         lines: dict[int, _Line] = {}
         highest: dict[int, int] = {}
-        partial = [life for life in self._history.lives_of(stream.receiver) if life.incomplete]
         for ack in self._out.acks:
             self._counts.acks += 1
             line = lines.get(ack.sender_epoch)
@@ -235,10 +230,7 @@ class _Compared:
             highest[ack.channel] = max(ack.offset, highest.get(ack.channel, 0))
             if problem:
                 where = f"{self._name}; {self._captures.where(ack.channel)}"
-                if partial:
-                    self._found.doubt(f"{problem}; but the journal of {partial[0].name} is not whole", where, ack)
-                else:
-                    self._found.fail(problem, where, ack)
+                self._found.unless(self._gaps("receiver"), problem, where, ack)
                 return
 
     def _arrivals(self, stream: Stream) -> None:

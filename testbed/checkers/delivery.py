@@ -68,12 +68,7 @@ class _Judge:
 
     def _say(self, what: str, evidence: object, lives: list[Life]) -> None:
         """A fail, unless the journals that speak against it are not whole."""
-        partial = [life for life in lives if life.incomplete]
-        where = self._stream.name
-        if partial:
-            self._found.doubt(f"{what}; but the journal of {partial[0].name} is not whole", where, evidence)
-        else:
-            self._found.fail(what, where, evidence)
+        self._found.unless(self._history.gaps(lives), what, self._stream.name, evidence)
 
     def names(self) -> None:
         """All that speak of the stream must mean the same."""

@@ -120,11 +120,7 @@ def _not_tiling(
         f"{kind}: epoch {epoch} begins at message {begin[0]}, offset {begin[1]}; before it delivery went up to message"
         f" {until[0]}, offset {until[1]}"
     )
-    partial = [life for life in history.lives_of(stream.receiver) if life.incomplete]
-    if partial and begin > until:
-        found.doubt(f"{what}; but the journal of {partial[0].name} is not whole", stream.name)
-    else:
-        found.fail(what, stream.name)
+    found.unless(history.gaps(history.lives_of(stream.receiver)) if begin > until else "", what, stream.name)
 
 
 def _tiles_on_the_wire(history: History, captures: Captures, found: Findings) -> int:
@@ -154,11 +150,8 @@ def _tiles_on_the_wire(history: History, captures: Captures, found: Findings) ->
             node = captures.node(ack.channel)
             if known and known.receiver and (tenure is None or tenure.life.node != node):
                 owner = tenure.life.node if tenure else "nobody"
-                found.fail(
-                    f"{known.name}: {node} acknowledged under epoch {ack.sender_epoch}, which {owner} owned",
-                    captures.where(ack.channel),
-                    ack,
-                )
+                what = f"{known.name}: {node} acknowledged under epoch {ack.sender_epoch}, which {owner} owned"
+                found.unless("" if tenure else history.gaps(history.lives), what, captures.where(ack.channel), ack)
         _compare_epochs(stream, epochs, cursors, found)
     return seen
 

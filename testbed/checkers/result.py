@@ -68,6 +68,13 @@ class Findings:
         """Something cannot be known."""
         self.doubts.append(Violation(what, where, evidence))
 
+    def unless(self, gaps: str, what: str, where: str, evidence: Any = None) -> None:
+        """Something is wrong, unless the evidence has ``gaps``: then it cannot be known."""
+        if gaps:
+            self.doubt(f"{what}; but {gaps}", where, evidence)
+        else:
+            self.fail(what, where, evidence)
+
     def result(self, passed: str, *, exercised: bool = True, nothing: str = "nothing was exercised") -> CheckResult:
         """``passed`` is the summary of a pass; without anything ``exercised`` the verdict is unknown."""
         if self.fails:

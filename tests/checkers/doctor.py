@@ -250,7 +250,7 @@ class Frame(NamedTuple):
     """A Connex frame that lies whole in one packet."""
 
     file: Path
-    index: int
+    number: int
     """Of its packet in the file."""
     direction: int
     at: int
@@ -288,7 +288,7 @@ class CaptureFile:
         fields = list(frame.fields)
         for name, value in changes.items():
             fields[names[name]] = value
-        data = self.packets[frame.index][2]
+        data = self.packets[frame.number][2]
         before = bytes(data[frame.at : frame.at + 56])
         _HEADER.pack_into(data, frame.at, *fields)
         struct.pack_into(">I", data, frame.at + 52, zlib.crc32(data[frame.at : frame.at + 52]))
@@ -296,7 +296,7 @@ class CaptureFile:
 
     def flip(self, frame: Frame) -> None:
         """Change one byte of the payload, and make TCP's checksum fit again."""
-        data = self.packets[frame.index][2]
+        data = self.packets[frame.number][2]
         at = frame.at + 56
         before = bytes(data[at : at + 1])
         data[at] ^= 0xFF
@@ -344,7 +344,9 @@ def _stream_frames(folder: Path, kind: int, direction: int) -> tuple[CaptureFile
     return best
 
 
-def _on_frame(kind: int, change: Callable[[CaptureFile, Frame], None], direction: int = _OUTBOUND) -> Callable[[Path], None]:
+def _on_frame(
+    kind: int, change: Callable[[CaptureFile, Frame], None], direction: int = _OUTBOUND
+) -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         file, frames = _stream_frames(folder, kind, direction)
         change(file, frames[len(frames) // 2])
@@ -382,7 +384,9 @@ def _old_epoch(folder: Path) -> None:
     """The last frame for an endpoint that has moved is sent under the epoch before."""
     for file in captures(folder):
         frames = [frame for frame in file.frames(_DATA, _OUTBOUND) if frame.fields[12] > 1 and not frame.fields[3] & 2]
-        streams = {int(line["stream"], 16) for path in journals(folder) for line in read_lines(path) if "stream" in line}
+        streams = {
+            int(line["stream"], 16) for path in journals(folder) for line in read_lines(path) if "stream" in line
+        }
         frames = [frame for frame in frames if frame.fields[7] in streams]
         if frames:
             file.patch(frames[-1], destination_epoch=frames[-1].fields[12] - 1)
@@ -397,7 +401,7 @@ def _unknown_message(file: CaptureFile, frame: Frame) -> None:
 
 def _remove_frame(folder: Path) -> None:
     file, frames = _stream_frames(folder, _DATA, _INBOUND)
-    del file.packets[frames[len(frames) // 2].index]
+    del file.packets[frames[len(frames) // 2].number]
     file.write()
 
 
@@ -468,7 +472,7 @@ DOCTORINGS: dict[str, Doctoring] = {
 
 
 def doctor(folder: Path, kind: str) -> Doctoring:
-    """Make the evidence in ``folder`` wrong in this way, in place. Raises NotThere where the run has none of the kind."""
+    """Make the evidence in ``folder`` wrong in this way, in place. Raises NotThere where the run has nothing for it."""
     doctoring = DOCTORINGS[kind]
     doctoring.apply(folder)
     return doctoring

@@ -182,7 +182,11 @@ class Connection:
         run, other = self.run, self.other(node)
         at = run.now if at is None else at
         numbers = {"sport": self.port[node], "dport": self.port[other], "window": 512, "flags": flags}
-        tcp = TCP(seq=self.next[node] if sequence is None else sequence, ack=self.next[other] if "A" in flags else 0, **numbers)
+        tcp = TCP(
+            seq=self.next[node] if sequence is None else sequence,
+            ack=self.next[other] if "A" in flags else 0,
+            **numbers,
+        )
         network = IPv6 if run.ipv6 else IP
         ether = Ether(src=_mac(run.nodes.index(node) + 1), dst=_mac(run.nodes.index(other) + 1))
         data = bytes(ether / network(src=run.address(node), dst=run.address(other)) / tcp / Raw(payload))
@@ -194,8 +198,8 @@ class Connection:
             run.packets[other].append((at + DELAY, INBOUND, data))
 
     def send(self, node: str, data: bytes, *, lost: bool = False, repeated: bool = False, segment: int = MSS) -> None:
-        """Send bytes now, in segments of ``segment`` bytes. ``lost``: the first one is lost at first, and sent again 1 ms later.
-        ``repeated``: each arrives twice."""
+        """Send bytes now, in segments of ``segment`` bytes. ``lost``: the first one is lost at first, and sent again
+        1 ms later. ``repeated``: each arrives twice."""
         run = self.run
         for at in range(0, len(data), segment):
             part = data[at : at + segment]

@@ -1,7 +1,7 @@
 """A made-up run: requests from a source through a stage to a sink, while the stage moves from one node to another.
 
-On the way: a message of many segments, a TCP segment lost and sent again, one that arrives twice, a super-frame, a message
-that moves undelivered with the state, and a frame for the old owner that is refused as stale.
+On the way: a message of many segments, a TCP segment lost and sent again, one that arrives twice, a super-frame, a
+message that moves undelivered with the state, and a frame for the old owner that is refused as stale.
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ class Story:
         stream = self.streams[IN]
         told = {"handover": f"{handover:016x}", "endpoint": "stage-1", "epoch": epoch}
         run.event("fault.begun", id=len(run.schedule) + 1, kind="migrate", endpoint="stage-1", to=target)
-        run.schedule.append({"id": len(run.schedule) + 1, "at": 0, "kind": "migrate", "endpoint": "stage-1", "to": target})
+        run.schedule.append(
+            {"id": len(run.schedule) + 1, "at": 0, "kind": "migrate", "endpoint": "stage-1", "to": target}
+        )
 
         def step(name: str, node: str) -> None:
             side, peer = ("source", target) if node == source else ("target", source)
@@ -181,7 +183,9 @@ class Story:
         step("state-sent", source)
         step("commit-sent", source)
         new = {"stream": handover, "sender_epoch": epoch, "destination_epoch": epoch + 1}
-        self.send(source, target, CONTROL, 51, dissect.Commit(endpoint="stage-1"), offset=len(region) + len(state), **new)
+        self.send(
+            source, target, CONTROL, 51, dissect.Commit(endpoint="stage-1"), offset=len(region) + len(state), **new
+        )
         self._arrive(target, epoch + 1)
         step("committed", target)
         for one in self.streams.values():
@@ -216,13 +220,23 @@ class Story:
             inbound = stream.receiver == "stage-1"
             peer = stream.sender if inbound else stream.receiver
             start, payload = stream.messages[held] if inbound else (0, b"")
-            messages = [dissect.Held(number=held, start=start, end=start + len(payload), data=payload)] if inbound else []
+            messages = (
+                [dissect.Held(number=held, start=start, end=start + len(payload), data=payload)] if inbound else []
+            )
             moved.append(
                 dissect.MovedStream(
-                    stream=stream.id, side=1 if inbound else 2, stream_class=stream.traffic_class, peer=peer, label="",
-                    binding=self.run.binding(peer, self.epoch[peer], self.owner[peer]), message=stream.delivered,
-                    offset=stream.cursor(stream.delivered), limit=1 << 20, stream_flags="OPENED", messages=messages,
-                )  # fmt: skip
+                    stream=stream.id,
+                    side=1 if inbound else 2,
+                    stream_class=stream.traffic_class,
+                    peer=peer,
+                    label="",
+                    binding=self.run.binding(peer, self.epoch[peer], self.owner[peer]),
+                    message=stream.delivered,
+                    offset=stream.cursor(stream.delivered),
+                    limit=1 << 20,
+                    stream_flags="OPENED",
+                    messages=messages,
+                )
             )
         return dissect.State(streams=moved)
 
@@ -245,7 +259,14 @@ class Story:
         self.send(source, "w0", stream.traffic_class, 20, body, stream=stream.id, destination_epoch=old)
         run.note("w0", "binding.learned", endpoint="stage-1", epoch=epoch, owner=target, via="stale",
                  owner_incarnation=f"{run.incarnations[target]:016x}")  # fmt: skip
-        self.send(target, "w0", CONTROL, 32, dissect.Announce(binding=run.binding("stage-1", epoch, target)), sender_epoch=epoch)
+        self.send(
+            target,
+            "w0",
+            CONTROL,
+            32,
+            dissect.Announce(binding=run.binding("stage-1", epoch, target)),
+            sender_epoch=epoch,
+        )
         self.data(stream, number, target)
         self.deliver(stream)
         self.acknowledge(stream)
@@ -264,6 +285,8 @@ def usual(*, ipv6: bool = False) -> Recording:
     story.migrate()
     story.request(3000)
     story.migrate("w1", HANDOVER + 1)
+    story.request()
+    story.run.wait(300 * MS)
     for _ in range(4):
         story.request()
     story.run.note("w0", "app.summary", requests=story.requests, tokens=story.requests, digest="0" * 16)
