@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -58,12 +59,15 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
             signal.signal(number, _interrupt)
-    sys.exit(_status())
+    sys.exit(status_of())
 
 
-def _status() -> int:
+def status_of(arguments: Sequence[str] | None = None) -> int:
+    """Carry out a command line (this process's own, if none is given) and return its exit status."""
     try:
-        result = cli.main(prog_name="testbed", standalone_mode=False)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        with cli.make_context("testbed", given) as context:  # click's own main() makes every broken pipe a 1
+            result = cli.invoke(context)
         sys.stdout.flush()
     except Interrupted as error:
         return 128 + error.number
