@@ -27,6 +27,9 @@ _SEXAGESIMAL = re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?")
 _OLD_BOOLEANS = frozenset({"y", "n", "yes", "no", "on", "off"})
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
+_RESOLVED_TAGS = frozenset({"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"})
+"""What the library takes some plain scalars for; here they are text."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
@@ -165,7 +168,7 @@ class _Reader:
         text = str(node.value)
         if getattr(node, "style", None) is not None:  # quoted or a block: text
             return text
-        if node.tag not in _CORE_TAGS and not node.tag.startswith("tag:yaml.org,2002:"):
+        if node.tag not in _CORE_TAGS | _RESOLVED_TAGS:
             self._complain(_mark(node), f"the tag {node.tag} is not understood: write plain values")
             return None
         if text in ("", "~", "null", "Null", "NULL"):

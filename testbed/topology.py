@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from faults.declaration import DirectedImpairment, ImpairmentSpec, Strict
 from faults.document import Document, DocumentError, DocumentErrors, load, read
@@ -89,12 +89,24 @@ class NodeSpec(Strict):
         return other.model_copy(update=mine)
 
 
+def _sort_of_impairment(value: object) -> str:
+    directed = isinstance(value, dict) and any(key in ("a-to-b", "b-to-a") for key in value)
+    return "directed" if directed or isinstance(value, DirectedImpairment) else "both"
+
+
+Impair = Annotated[
+    Annotated[ImpairmentSpec, Tag("both")] | Annotated[DirectedImpairment, Tag("directed")],
+    Discriminator(_sort_of_impairment),
+]
+"""One impairment for both directions, or one for each."""
+
+
 class LinkEntry(Strict):
     """A link between two ports ``node:interface``; the first is ``a``."""
 
     endpoints: tuple[str, str]
     name: Name | None = None
-    impair: ImpairmentSpec | DirectedImpairment = ImpairmentSpec()
+    impair: Impair = ImpairmentSpec()
     mtu: int = Field(default=1500, ge=1280, le=9000)
 
     @model_validator(mode="after")
