@@ -193,10 +193,9 @@ class LiveWorld:
 
     async def stop(self) -> None:
         """Stop every node: first ask, then kill. Returns when all are gone."""
-        running = self.running()
+        running = self._backend.running()  # those that were cut short while they started, too
         for node in running:
-            life = self._lives[node]
-            life.expected_to_end = True
+            self._lives[node].expected_to_end = True
             for number in (
                 signal.SIGTERM,
                 signal.SIGCONT,
@@ -205,7 +204,7 @@ class LiveWorld:
         try:
             await self._wait_all_gone(running, "asked to stop")
         except TimeoutError:
-            late = self.running()
+            late = self._backend.running()
             self.record("node.killed", nodes=late, cause=f"did not stop within {STOP_WITHIN / SECOND:g} s")
             for node in late:
                 await self._signal_if_there(node, signal.SIGKILL)

@@ -12,7 +12,7 @@ from testbed.backends.namespace import Namespaces
 from testbed.backends.processes import Process, Processes
 from testbed.backends.sniffer import Point, Sniffer
 from testbed.backends.wire import Wire
-from testbed.control import ControlClient
+from testbed.control import ControlClient, ControlClosed
 from testbed.deadline import SECOND, deadline
 from testbed.errors import NodeFailed, TestbedError
 from testbed.plan import Plan
@@ -167,6 +167,8 @@ class NetnsBackend:
             return False  # bound, but not listening yet
         try:
             await client.request("hello", READY_WITHIN)
+        except ControlClosed:
+            return False  # it ends, which whoever waits for it is about to see
         finally:
             await client.aclose()
         return True

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from connex.core.config import MIB
 from connex.core.errors import ConnexError
@@ -126,8 +126,7 @@ class _Connection(asyncio.Protocol):
         self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no instances of it
         self._control.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
