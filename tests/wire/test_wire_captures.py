@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -65,7 +66,10 @@ def tcpdump_lines(path: Path) -> int:
 async def test_the_wires_capture_and_the_nodes_own_agree(
     offloads: bool, lab: Lab, start_wire: StartWire, tmp_path: Path
 ) -> None:
-    """T44, T45: every frame once per direction at each of the two points, in the same order, none missing."""
+    """T44, T45: every frame is seen once per direction at each of the two points, none is missing.
+
+    Not in the same order: two processors may send through one interface at the same time.
+    """
     if not offloads:
         lab.switch_off_offloads()
     by_wire, by_node = paths(tmp_path / "wire", lab), paths(tmp_path / "node", lab)
@@ -74,6 +78,8 @@ async def test_the_wires_capture_and_the_nodes_own_agree(
         await wire.impair("a--s", "a-to-b", {"loss": 0.02})
         await traffic.tcp_transfer(lab, "a", "b", socket.AF_INET, 1_000_000)
         traffic.udp_exchange(lab, "b", "a", socket.AF_INET, [100, 5000])
+        # A lost FIN is sent again later: one point may see it and the other have been closed by then.
+        end = time.monotonic_ns()
         counted = await sniffer.stop()
         stats = await wire.stop()
     assert stats.capture_dropped == 0
@@ -82,10 +88,19 @@ async def test_the_wires_capture_and_the_nodes_own_agree(
         assert counted[port].frames == len(nodes)
         assert stats.captures[port].frames == len(wires)
         for direction in (INBOUND, OUTBOUND):
-            seen = of_traffic(nodes, direction)
-            assert of_traffic(wires, direction) == seen
-            assert len(seen) > 10
+            assert len(of_traffic(nodes, direction)) > 10
+            assert until(by_wire[port], direction, end) <= Counter(of_traffic(nodes, direction))
+            assert until(by_node[port], direction, end) <= Counter(of_traffic(wires, direction))
     assert (tmp_path / "sniffer.log").read_text() == ""
+
+
+def until(path: Path, direction: int, end: int) -> Counter[bytes]:
+    """The traffic of one direction, how often each frame, up to a time on the monotonic clock."""
+    with CaptureReader(path) as reader:
+        packets = list(reader)
+    assert reader.offset is not None
+    offset = reader.offset
+    return Counter(of_traffic([packet for packet in packets if packet.time - offset <= end], direction))
 
 
 async def test_both_points_tell_the_same_time(lab: Lab, start_wire: StartWire, tmp_path: Path) -> None:
