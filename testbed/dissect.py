@@ -82,6 +82,7 @@ CAUSES = {
 }
 REFUSALS = {1: "version", 2: "cluster", 3: "proof", 4: "limit", 5: "name-in-use"}
 STATES = {1: "alive", 2: "leaving", 3: "left", 4: "dead"}
+SIDES = {1: "sender", 2: "receiver"}
 MOVED = {1: "destination-moved", 2: "sender-moved"}
 SIDES = {1: "inbound", 2: "outbound"}
 RECORDS = {1: "REGION", 2: "STATE"}
@@ -198,7 +199,7 @@ class Ack(Packet):  # type: ignore[misc]
 
 class Reset(Packet):  # type: ignore[misc]
     name = "RESET"
-    fields_desc = [ByteEnumField("cause", 1, CAUSES), Text("text", 2)]
+    fields_desc = [ByteEnumField("cause", 1, CAUSES), ByteEnumField("side", 1, SIDES), Text("text", 2)]
 
 
 class Stale(Packet):  # type: ignore[misc]
