@@ -19,10 +19,12 @@ def drain(
     handed straight back to it.
     """
     me = node.me.node
+    events = node.events
+    frames_to_send = node.frames_to_send
     while True:
-        while (event := node.next_event()) is not None:
-            on_event(event)
-        batches = node.frames_to_send(now)
+        while events:
+            on_event(events.popleft())
+        batches = frames_to_send(now)
         if not batches:
             return node.next_deadline()
         for outgoing in batches:

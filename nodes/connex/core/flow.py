@@ -23,6 +23,11 @@ from connex.core.stream import Arrival
 from connex.core.table import LIMIT, StreamTable
 from connex.core.timers import Key
 
+_FIN, _RETRANSMIT = int(Flag.FIN), int(Flag.RETRANSMIT)
+_TOKEN = int(TrafficClass.TOKEN)
+_COMPLETE, _GAP, _DUPLICATE = Arrival.COMPLETE, Arrival.GAP, Arrival.DUPLICATE
+"""Plain numbers and names, because operators and look-ups of enumerations are slow and these serve every frame."""
+
 
 class Message(NamedTuple):
     """A message that the application has taken. ``offset`` is that of its first byte in the stream."""
@@ -69,8 +74,32 @@ class Flow:
         if len(payload) > self._context.config.message:
             raise LocalProtocolError(f"message of {len(payload)} bytes: the limit is {self._context.config.message}")
         number = out.send.write(payload)
-        self._table.offer(out, now)
+        self._offer_written(out, now)
         return number
+
+    def try_write(self, stream: StreamId, payload: Buffer, now: int) -> int | None:
+        """``write`` if ``can_send``, in one step."""
+        out = self._table.outbound.get(stream) or self._table.own(stream)
+        send = out.send
+        size = len(payload)
+        limits = self._context.config
+        buffered = send.next_offset - send.acknowledged_offset
+        if out.blocked or (buffered and buffered + size > limits.send_buffer):
+            out.waiting = True
+            return None
+        if size > limits.message:
+            raise LocalProtocolError(f"message of {size} bytes: the limit is {limits.message}")
+        number = send.write(payload)
+        self._offer_written(out, now)
+        return number
+
+    def _offer_written(self, out: Outbound, now: int) -> None:
+        if (
+            not out.timed
+            or out.route.traffic_class != _TOKEN
+            or not self._context.scheduler.express(out.node, _TOKEN, out, now)
+        ):
+            self._table.offer(out, now)
 
     def can_send(self, stream: StreamId, size: int) -> bool:
         """Whether ``size`` more bytes may be written now; if not, SendSpace says when to try again."""
@@ -114,36 +143,32 @@ class Flow:
         if into is None:
             self._refusals.refuse_unknown(node, frame)
             return
-        if not self._admitted(into, node, frame) and not self._reconsider(into, node, frame, now):
+        _, flags, _, _, number, offset, end, sender_epoch, destination_epoch, payload = frame
+        if (
+            destination_epoch != into.epoch or sender_epoch != into.peer_epoch or into.node != node or not into.serving
+        ) and not self._reconsider(into, node, frame, now):
             return
         receive, credit = into.receive, into.credit
         try:
-            arrival = receive.receive(
-                frame.message,
-                frame.offset,
-                frame.end,
-                frame.payload,
-                bool(frame.flags & Flag.FIN),
-                credit.limit,
-            )
+            arrival = receive.receive(number, offset, end, payload, bool(flags & _FIN), credit.limit)
         except RemoteProtocolError as error:
             self._endings.end_inbound(into, ResetCause.PROTOCOL_ERROR, str(error), now)
             return
-        if arrival is Arrival.COMPLETE:
+        if arrival is _COMPLETE:
             if into.route.receiver == "":
                 self.on_transfer(into, now)
-            elif frame.flags & Flag.FIN:
+            elif flags & _FIN:
                 if receive.finished:
                     self._endings.finish_inbound(into, now)
             else:
                 self._context.emit(MessageReady(frame.stream))
-        elif arrival is Arrival.GAP:
+        elif arrival is _GAP:
             if into.gap != receive.received:
                 into.gap = receive.received
                 self._table.acknowledge(into, Flag.RETRANSMIT)
             return
         if (
-            arrival is Arrival.DUPLICATE
+            arrival is _DUPLICATE
             or not into.route.receiver
             or credit.update(receive.offset, receive.alone_until)
             or not into.acknowledged
@@ -170,10 +195,10 @@ class Flow:
             )
         send = out.send
         (limit,) = LIMIT.unpack(frame.payload)
-        news = send.acknowledge(frame.message, frame.offset, frame.end, limit, bool(frame.flags & Flag.FIN))
+        news = send.acknowledge(frame.message, frame.offset, frame.end, limit, bool(frame.flags & _FIN))
         if not out.opened:
             self._opening.opened(out, now)
-        if frame.flags & Flag.RETRANSMIT:
+        if frame.flags & _RETRANSMIT:
             send.seek(frame.end)
             out.probe = None
         out.confirm(now, self._context.config.retransmit)

@@ -59,6 +59,7 @@ class Membership:
         """Locators to join at, and whether an attempt has failed since."""
         self.joining = False
         self._ticked_at = 0
+        self._watching: set[NodeName] = set()
         context.on_alarm("tick", self._tick)
         context.on_alarm("join", self._join_due)
         context.on_alarm("exchange", self._exchange)
@@ -124,6 +125,7 @@ class Membership:
         stalled = now - self._ticked_at > config.suspect_after
         self._ticked_at = now
         watched = self._watched() - {self._context.me.node, ""}
+        fresh, self._watching = watched - self._watching, watched
         for node in watched:
             life = self._lives.get(node)
             if life is None:
@@ -131,6 +133,9 @@ class Membership:
                 if member is not None:
                     self._lives[node] = _Life(Peer(*member[:3]), now)
                 continue
+            if node in fresh:
+                # Nobody had asked it to speak before: its silence until now says nothing.
+                life.heard_at = max(life.heard_at, now)
             if stalled:
                 # It was this node that stood still: what it did not hear says nothing of the others.
                 life.heard_at = max(life.heard_at, now - config.heartbeat)

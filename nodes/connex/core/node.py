@@ -63,6 +63,8 @@ class Node:
         self._routing.on_fenced = self._fenced
         self._membership.on_lost = self._lost
         self._membership.on_joined = self._joined
+        self.events = self._context.events
+        """What ``next_event`` takes from."""
         self._waiting: list[EndpointName] = []
         self._left = False
         self._dispatch: dict[int, Callable[[NodeName, Frame, int], None]] = {
@@ -269,6 +271,10 @@ class Node:
     def send(self, stream: StreamId, payload: Buffer, now: int) -> int:
         """Send one message; returns its number. The buffer must not change until it has been acknowledged."""
         return self._flow.write(stream, payload, now)
+
+    def try_send(self, stream: StreamId, payload: Buffer, now: int) -> int | None:
+        """``send`` if ``can_send``, else None: in one step, because most messages go this way."""
+        return self._flow.try_write(stream, payload, now)
 
     def close(self, stream: StreamId, now: int) -> None:
         """No message follows; StreamClosed says when all have been delivered."""

@@ -68,7 +68,9 @@ class Scheduler:
         self._emit = emit
         self._locate = locate
         self._lanes: dict[tuple[NodeName, int], Lane] = {}
-        self._busy: dict[int, dict[Lane, None]] = {kind: {} for kind in TrafficClass}
+        self._busy: dict[Lane, None] = {}
+        self._express: list[Outgoing] = []
+        """What was sent at once because nothing waited before it."""
 
     def lane(self, node: NodeName, traffic_class: int) -> Lane:
         key = (node, traffic_class)
@@ -105,6 +107,23 @@ class Scheduler:
         lane.sources[source] = None
         self._wake(lane)
 
+    def express(self, node: NodeName, traffic_class: int, source: Source, now: int) -> bool:
+        """Take what the source has straight away, if nothing waits for its channel: the short way of a lone message.
+
+        Says False if it has to wait for its turn.
+        """
+        lane = self._lanes.get((node, traffic_class))
+        if lane is None or self._express or not lane.channels or not lane.writable or lane.urgent or lane.sources:
+            return False
+        buffers: list[Buffer] = []
+        source.fill(buffers, self._batch[lane.traffic_class], now)
+        if buffers:
+            self._express.append(Outgoing(node, lane.traffic_class, buffers))
+        if source.wants_to_send(now):
+            lane.sources[source] = None
+            self._wake(lane)
+        return True
+
     def withdraw(self, node: NodeName, traffic_class: int, source: Source) -> None:
         lane = self._lanes.get((node, traffic_class))
         if lane is not None:
@@ -113,7 +132,7 @@ class Scheduler:
     def _wake(self, lane: Lane) -> None:
         if lane.channels:
             if lane.writable:
-                self._busy[lane.traffic_class][lane] = None
+                self._busy[lane] = None
         elif not lane.wanted:
             self.want(lane.node, lane.traffic_class)
 
@@ -143,7 +162,7 @@ class Scheduler:
         lane.channels = max(0, lane.channels - 1)
         if not lane.channels:
             lane.urgent.clear()
-            self._busy[lane.traffic_class].pop(lane, None)
+            self._busy.pop(lane, None)
 
     def failed(self, node: NodeName, traffic_class: int) -> None:
         self.lane(node, traffic_class).wanted = False
@@ -154,7 +173,7 @@ class Scheduler:
         if writable and (lane.urgent or lane.sources):
             self._wake(lane)
         elif not writable:
-            self._busy[lane.traffic_class].pop(lane, None)
+            self._busy.pop(lane, None)
 
     def forget(self, node: NodeName) -> None:
         """The node's life is over: nothing waits for it any more."""
@@ -162,30 +181,32 @@ class Scheduler:
             if name == node:
                 lane.urgent.clear()
                 lane.sources.clear()
-                self._busy[lane.traffic_class].pop(lane, None)
+                self._busy.pop(lane, None)
 
     def frames(self, now: int) -> list[Outgoing]:
         """One turn of every channel that has something to send and room for it."""
-        result: list[Outgoing] = []
-        for kind, busy in self._busy.items():
-            if not busy:
-                continue
-            for lane in list(busy):
-                buffers: list[Buffer] = []
-                budget = self._batch[lane.traffic_class]
-                urgent = lane.urgent
-                while urgent and budget > 0:
-                    header, payload = urgent.popleft()
-                    buffers.append(header)
-                    if payload:
-                        buffers.append(payload)
-                    budget -= len(header) + len(payload)
-                if lane.sources and budget > 0:
-                    self._fill(lane, buffers, budget, now)
-                if buffers:
-                    result.append(Outgoing(lane.node, TrafficClass(kind), buffers))
-                if not urgent and not lane.sources:
-                    busy.pop(lane, None)
+        result = self._express
+        if result:
+            self._express = []
+        busy = self._busy
+        if not busy:
+            return result
+        for lane in sorted(busy, key=_by_class) if len(busy) > 1 else list(busy):
+            buffers: list[Buffer] = []
+            budget = self._batch[lane.traffic_class]
+            urgent = lane.urgent
+            while urgent and budget > 0:
+                header, payload = urgent.popleft()
+                buffers.append(header)
+                if payload:
+                    buffers.append(payload)
+                budget -= len(header) + len(payload)
+            if lane.sources and budget > 0:
+                self._fill(lane, buffers, budget, now)
+            if buffers:
+                result.append(Outgoing(lane.node, lane.traffic_class, buffers))
+            if not urgent and not lane.sources:
+                busy.pop(lane, None)
         return result
 
     @staticmethod
@@ -198,3 +219,7 @@ class Scheduler:
                 lane.sources[source] = None
             if budget <= 0:
                 return
+
+
+def _by_class(lane: Lane) -> int:
+    return lane.traffic_class

@@ -241,6 +241,9 @@ class Arrival(Enum):
     """It lies ahead of what has been received, or beyond the credit: the sender must go back."""
 
 
+_COMPLETE = Arrival.COMPLETE
+
+
 class ReceiveStream:
     """The receiver's side: puts pieces into messages, in order, each once, and hands them out."""
 
@@ -324,7 +327,7 @@ class ReceiveStream:
                 self._complete.append(Held(message, offset, end, bytes(payload)))
                 self._received_message = message + 1
                 self.received = end
-                return Arrival.COMPLETE
+                return _COMPLETE
             if offset < received:
                 raise RemoteProtocolError(f"message {message} begins at {offset}: expected {received}")
             self._begin(offset, end)

@@ -90,7 +90,7 @@ class StreamTable:
         into.acknowledged = True
         into.credit.update(receive.offset, receive.alone_until)
         if receive.finished:
-            flags = flags | Flag.FIN
+            flags |= Flag.FIN
         self._context.post(
             into.node,
             Frame(

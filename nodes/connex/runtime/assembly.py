@@ -31,9 +31,9 @@ class Assembly:
         self.links = Links(self.engine, credentials, config)
         self.hosting = Hosting(self.engine)
         self.moves = Moves(self.engine, self.hosting, arrivals)
+        self._inbound = self.hosting.streams.inbound
         self.engine.on_event = self._event
         self.engine.on_write = self.links.write
-        self.engine.on_settled = self.hosting.settled
         self.links.on_refused = self._refused
         self._handlers: dict[type[events.Event], Callable[[Any], object]] = {
             events.ChannelWanted: self.links.want,
@@ -72,7 +72,9 @@ class Assembly:
     def _event(self, event: events.Event) -> None:
         kind = type(event)
         if kind is events.MessageReady:
-            self.hosting.message_ready(event)  # type: ignore[arg-type]
+            stream = self._inbound.get(event.stream)  # type: ignore[union-attr]
+            if stream is not None:
+                stream.endpoint.message_ready(stream)
             return
         if self.journal.active:
             record = record_of(event, self.hosting.epoch_of)

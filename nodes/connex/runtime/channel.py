@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from struct import Struct
 from typing import Any, Protocol, cast
 
 from connex.core.config import KIB, Config
@@ -19,6 +20,9 @@ from connex.runtime.engine import Engine
 from connex.runtime.handshake import Acceptor, Initiator, Refusal
 from connex.runtime.sockets import TUNINGS, tune
 
+_LENGTH = Struct(">I")
+_LENGTH_AT = 8
+"""Where a header has the length of its payload."""
 _DATA = int(FrameType.DATA)
 _DIRECT = 8 * KIB
 """Payloads from this size on are received into their place; below, a copy costs less than another read."""
@@ -155,7 +159,7 @@ class Channel(asyncio.BufferedProtocol):
         acknowledged them.
         """
         transport = self._transport
-        if transport is None or self.over or transport.is_closing():
+        if transport is None or self.over:
             return
         size = 0
         for buffer in buffers:
@@ -177,7 +181,8 @@ class Channel(asyncio.BufferedProtocol):
         target = self._target
         if target is not None:
             return target[self._filled :] if self._filled else target
-        return self._view[self._end : self._stop]
+        end, stop = self._end, self._stop
+        return self._view if not end and stop == len(self._view) else self._view[end:stop]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
@@ -198,7 +203,7 @@ class Channel(asyncio.BufferedProtocol):
                     self._revoked = False
                     return
                 self._engine.placed(self._header.stream)
-                self._take(self._header, target)
+                self._take(self._header._replace(payload=target))
         except Refusal as refusal:
             self._refuse(refusal)
         except ConnexError as error:
@@ -209,20 +214,23 @@ class Channel(asyncio.BufferedProtocol):
         full = self._end >= self._window
         needed = HEADER_SIZE
         while self._end - self._start >= HEADER_SIZE:
-            frame, length = decode_header(self._view, self._start)
-            if length > self._limit:
-                raise RemoteProtocolError(
-                    f"frame of {length} bytes on a channel of class {self.traffic_class.name}:"
-                    f" the limit is {self._limit}"
-                )
-            body = self._start + HEADER_SIZE
-            if self._end - body < length:
-                if length >= _DIRECT and self._place(frame, length, self._view[body : self._end]):
+            start, view = self._start, self._view
+            body = start + HEADER_SIZE
+            (length,) = _LENGTH.unpack_from(view, start + _LENGTH_AT)
+            end = body + length
+            if length > self._limit or end > self._end:
+                header, length = decode_header(view, start)
+                if length > self._limit:
+                    raise RemoteProtocolError(
+                        f"frame of {length} bytes on a channel of class {self.traffic_class.name}:"
+                        f" the limit is {self._limit}"
+                    )
+                if length >= _DIRECT and self._place(header, length, view[body : self._end]):
                     return
                 needed += length
                 break
-            self._start = body + length
-            self._take(frame, self._view[body : self._start])
+            self._start = end
+            self._take(decode_header(view, start, view[body:end])[0])
             if self.over:
                 return
         rest = self._end - self._start
@@ -253,10 +261,8 @@ class Channel(asyncio.BufferedProtocol):
             self._target = memoryview(bytearray(len(self._target)))
             self._revoked = True
 
-    def _take(self, header: Frame, payload: memoryview) -> None:
+    def _take(self, frame: Frame) -> None:
         self.received_frames += 1
-        kind, flags, traffic_class, stream, message, offset, end, sender, destination, _ = header
-        frame = Frame(kind, flags, traffic_class, stream, message, offset, end, sender, destination, payload)
         if self._node:
             self._engine.receive(self._node, frame, time.monotonic_ns())
         else:

@@ -93,8 +93,8 @@ class Endpoint:
         exception handler, and the message counts as delivered.
         """
         self._callback = callback
-        for stream in list(self.inbound.values()):
-            self.message_ready(stream)
+        if not self._arriving:
+            self._deliver_ready()
 
     async def receive(self) -> Message:
         """The next message of any stream, taking turns between streams. Raises EndpointMoved once the endpoint is
@@ -180,6 +180,14 @@ class Endpoint:
         if self._moved is not None:
             raise self._moved
 
+    def _deliver_ready(self) -> None:
+        """Give the callback what became complete before it was there."""
+        while self._ready and self._callback is not None:
+            stream = next(iter(self._ready))
+            del self._ready[stream]
+            while (message := stream.take()) is not None:
+                self._engine.guard(self._callback, message)
+
     def _next(self) -> Message | None:
         while self._ready and not self._arriving:
             stream = next(iter(self._ready))
@@ -199,8 +207,10 @@ class Endpoint:
 
     def finish_arrival(self) -> None:
         self._arriving = False
-        for stream in list(self.inbound.values()):
-            self.message_ready(stream)
+        if self._callback is not None:
+            self._deliver_ready()
+        elif self._ready:
+            self._wake()
 
     def add_inbound(self, stream: InboundStream) -> None:
         self.inbound[stream.id] = stream
@@ -208,15 +218,15 @@ class Endpoint:
             self._engine.guard(self._opened_hook, stream)
 
     def message_ready(self, stream: InboundStream) -> None:
-        """A message of the stream is complete: deliver it, or tell who waits."""
+        """One message of the stream is complete: deliver it, or tell who waits."""
         callback = self._callback
         if callback is None or self._arriving:
             if not stream.wake():
                 self._ready[stream] = None
                 self._wake()
             return
-        take = stream.take
-        while (message := take()) is not None:
+        message = stream.take()
+        if message is not None:
             try:
                 callback(message)
             except Exception as error:  # noqa: BLE001 - the application's, reported and not ours to judge

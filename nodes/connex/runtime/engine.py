@@ -45,8 +45,8 @@ class Engine:
         self.loop = loop
         self.on_event: Callable[[Event], None] = _nobody
         self.on_write: Callable[[Outgoing], None] = _nobody
-        self.on_settled: Callable[[], None] = _nobody
-        """Called after every drain."""
+        self.on_settled: Callable[[], None] | None = None
+        """Called after every drain, while somebody waits for one."""
         self.on_failure: Callable[[Exception], None] = _nobody
         """Called when the journal cannot be written: the node must not go on."""
         self.drains = 0
@@ -55,15 +55,18 @@ class Engine:
         """Who receives into a place of the core just now: one for a stream, so that no late writer touches a buffer
         in use.
         """
-        self._draining = False
+        self.draining = False
+        """Whether a drain is running: it will carry out what is touched now."""
         self._closed = False
-        self._now = 0
+        self.moment = 0
+        """The time of the running drain."""
         self._timer: asyncio.TimerHandle | None = None
-        self._armed = _NEVER
+        self._early = _NEVER
+        """A deadline before this moment is worth a new timer: a millisecond before the present one."""
 
     def now(self) -> int:
         """The time to pass to the core, in ns: that of the running drain, or of the clock."""
-        return self._now if self._draining else time.monotonic_ns()
+        return self.moment if self.draining else time.monotonic_ns()
 
     # Frames
 
@@ -98,19 +101,20 @@ class Engine:
 
     def touched(self, now: int) -> None:
         """The core was touched: carry out what follows. Inside a drain, that drain does it."""
-        if self._draining or self._closed:
+        if self.draining or self._closed:
             return
-        self._draining = True
-        self._now = now
+        self.draining = True
+        self.moment = now
         self.drains += 1
         try:
-            deadline = drain(self.core, now, self.on_event, self._write)
+            deadline = drain(self.core, now, self.on_event, self.on_write)
             if self.journal.pending:
-                self._flush()
+                self.flush()
         finally:
-            self._draining = False
-        self.on_settled()
-        if deadline is not None and deadline < self._armed:
+            self.draining = False
+        if self.on_settled is not None:
+            self.on_settled()
+        if deadline is not None and deadline < self._early:
             self._arm(deadline, now)
 
     def close(self) -> None:
@@ -120,12 +124,8 @@ class Engine:
             self._timer.cancel()
             self._timer = None
 
-    def _write(self, outgoing: Outgoing) -> None:
-        if self.journal.pending:
-            self._flush()
-        self.on_write(outgoing)
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the journal: before any frame of this drain leaves. Raises OSError, and stops the node."""
         try:
             self.journal.flush()
         except OSError as error:
@@ -136,17 +136,14 @@ class Engine:
     def _arm(self, deadline: int, now: int) -> None:
         # The loop counts in whole milliseconds: round up, so that it does not wake before there is anything to do.
         wait = max(1, (deadline - now + _MILLISECOND - 1) // _MILLISECOND)
-        due = now + wait * _MILLISECOND
         if self._timer is not None:
-            if due >= self._armed:
-                return
             self._timer.cancel()
-        self._armed = due
+        self._early = now + (wait - 1) * _MILLISECOND
         self._timer = self.loop.call_later(wait / 1000, self._due)
 
     def _due(self) -> None:
         self._timer = None
-        self._armed = _NEVER
+        self._early = _NEVER
         if self._closed:
             return
         now = time.monotonic_ns()

@@ -37,11 +37,12 @@ class Hosting:
         while self._engine.core.joining:
             waiter: asyncio.Future[None] = self._engine.loop.create_future()
             self._joining.append(waiter)
+            self._engine.on_settled = self._settled
             await waiter
 
-    def settled(self) -> None:
-        """After every drain: whoever waits for the node to have joined may be able to go on."""
-        if self._joining and not self._engine.core.joining:
+    def _settled(self) -> None:
+        if not self._engine.core.joining:
+            self._engine.on_settled = None
             self._wake_joining()
 
     def _wake_joining(self) -> None:
@@ -108,11 +109,6 @@ class Hosting:
         stream = InboundStream(self._engine, endpoint, _route(event))
         self.streams.inbound[event.stream] = stream
         endpoint.add_inbound(stream)
-
-    def message_ready(self, event: events.MessageReady) -> None:
-        stream = self.streams.inbound.get(event.stream)
-        if stream is not None:
-            stream.endpoint.message_ready(stream)
 
     def closed(self, event: events.StreamClosed) -> None:
         self._ended(event.stream, event.side, None)

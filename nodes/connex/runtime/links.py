@@ -56,6 +56,7 @@ class Links:
         self.traffic = Traffic()
         self.on_refused: Callable[[str, str], None] = _nobody
         """Called with whom and why when a handshake fails or a peer breaks the protocol."""
+        self._journal = engine.journal
         self._credentials = credentials
         self._channels: dict[_Key, list[Channel]] = {}
         self._all: set[Channel] = set()
@@ -258,10 +259,13 @@ class Links:
     # Writing
 
     def write(self, outgoing: Outgoing) -> None:
-        """Put frames on their channel; without one they are lost, which the core recovers from."""
-        channels = self._channels.get((outgoing.node, outgoing.traffic_class))
+        """Write the journal, then put frames on their channel; without one they are lost, which the core recovers from."""
+        if self._journal.pending:
+            self.engine.flush()
+        node, traffic_class, buffers = outgoing
+        channels = self._channels.get((node, traffic_class))
         if channels:
-            channels[0].write(outgoing.buffers)
+            channels[0].write(buffers)
 
     def _active(self, node: NodeName, traffic_class: TrafficClass) -> Channel | None:
         channels = self._channels.get((node, traffic_class))

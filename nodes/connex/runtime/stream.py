@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from connex.core.endpoint import Route
@@ -93,26 +94,28 @@ class OutboundStream(Stream):
         waits, the message is not sent.
         """
         data = _stable(payload, borrow)
-        if self._queue or self.ended or not self.engine.core.can_send(self.id, len(data)):
+        number = None if self._queue or self.ended else self._try(data)
+        if number is None:
             self._check()
             turn: asyncio.Future[int] = self.engine.loop.create_future()
             self._queue.append((turn, data))
             return await turn
-        return self._put(data)
+        return number
 
     def send_nowait(self, payload: Buffer, *, borrow: bool = False) -> int:
         """The same without waiting, for callbacks. Raises WouldWait if there is no room or a handover holds the
         endpoint.
         """
-        data = _stable(payload, borrow)
-        if self.ended:
+        if type(payload) is not bytes:
+            payload = _stable(payload, borrow)
+        number = None if self._queue or self.ended else self._try(payload)
+        if number is None:
             self._check()
-        if self._queue or not self.engine.core.can_send(self.id, len(data)):
             raise WouldWait(
-                f"stream to {self.receiver}: no room for {len(data)} bytes now;"
+                f"stream to {self.receiver}: no room for {len(payload)} bytes now;"
                 " await send(), or send less than is taken at the other end"
             )
-        return self._put(data)
+        return number
 
     async def opened(self) -> None:
         """Wait until the receiver has accepted the stream. Raises StreamReset if nobody owns it (after
@@ -158,14 +161,18 @@ class OutboundStream(Stream):
         if self.error is not None:
             raise self.error
 
-    def _put(self, data: Buffer) -> int:
+    def _try(self, data: Buffer) -> int | None:
+        """Send if there is room; else None, and ``has_space`` is called when there is."""
         engine = self.engine
-        now = engine.now()
-        number = engine.core.send(self.id, data, now)
+        now = engine.moment if engine.draining else monotonic_ns()
+        number = engine.core.try_send(self.id, data, now)
+        if number is None:
+            return None
         if engine.journal.active:
             engine.journal.sent(now, self.id, number, self.offset, data, self.endpoint.epoch)
         self.offset += len(data)
-        engine.touched(now)
+        if not engine.draining:
+            engine.touched(now)
         return number
 
     # Called by the runtime
@@ -180,17 +187,17 @@ class OutboundStream(Stream):
 
     def has_space(self) -> None:
         """There is room again: send what waits, in order."""
-        can_send = self.engine.core.can_send
         while self._queue and not self.ended:
             turn, data = self._queue[0]
             if turn.done():
                 self._queue.popleft()
                 continue
-            if not can_send(self.id, len(data)):
+            number = self._try(data)
+            if number is None:
                 return
             self._queue.popleft()
-            turn.set_result(self._put(data))
-        if self._flushing and (self.ended or can_send(self.id, _ALL)):
+            turn.set_result(number)
+        if self._flushing and (self.ended or self.engine.core.can_send(self.id, _ALL)):
             self._wake_flushing()
 
     def finish_with(self, error: ConnexError | None) -> None:
@@ -234,7 +241,7 @@ class InboundStream(Stream):
     def take(self) -> Message | None:
         """The next complete message, if there is one: taking it is its delivery."""
         engine = self.engine
-        now = engine.now()
+        now = engine.moment if engine.draining else monotonic_ns()
         message = engine.core.consume(self.id, now)
         if message is None:
             return None
@@ -242,7 +249,8 @@ class InboundStream(Stream):
         if engine.journal.active:
             engine.journal.delivered(now, self.id, number, offset, payload, self.endpoint.epoch)
         self.endpoint.delivered += 1
-        engine.touched(now)
+        if not engine.draining:
+            engine.touched(now)
         return Message(payload, self, number)
 
     def __aiter__(self) -> AsyncIterator[Message]:
