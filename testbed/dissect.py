@@ -82,7 +82,7 @@ CAUSES = {
 }
 REFUSALS = {1: "version", 2: "cluster", 3: "proof", 4: "limit", 5: "name-in-use"}
 STATES = {1: "alive", 2: "leaving", 3: "left", 4: "dead"}
-SIDES = {1: "sender", 2: "receiver"}
+SPEAKERS = {1: "sender", 2: "receiver"}
 MOVED = {1: "destination-moved", 2: "sender-moved"}
 SIDES = {1: "inbound", 2: "outbound"}
 RECORDS = {1: "REGION", 2: "STATE"}
@@ -199,7 +199,7 @@ class Ack(Packet):  # type: ignore[misc]
 
 class Reset(Packet):  # type: ignore[misc]
     name = "RESET"
-    fields_desc = [ByteEnumField("cause", 1, CAUSES), ByteEnumField("side", 1, SIDES), Text("text", 2)]
+    fields_desc = [ByteEnumField("cause", 1, CAUSES), ByteEnumField("side", 1, SPEAKERS), Text("text", 2)]
 
 
 class Stale(Packet):  # type: ignore[misc]
@@ -392,7 +392,7 @@ _DETAILS: dict[type[Any], Any] = {
     Resolve: lambda body: _text(body.endpoint),
     Open: lambda body: f"{_text(body.sender)} to {_text(body.receiver)} {_text(body.label)}".rstrip(),
     Ack: lambda body: f"may send up to {body.limit}",
-    Reset: lambda body: f"{CAUSES.get(body.cause, body.cause)}: {_text(body.text)}",
+    Reset: lambda body: f"{SPEAKERS.get(body.side)} says {CAUSES.get(body.cause, body.cause)}: {_text(body.text)}",
     Stale: lambda body: f"{MOVED.get(body.refused, body.refused)}: {_of_binding(body.binding)}",
     Prepare: lambda body: f"{_text(body.endpoint)} from {_text(body.source)}, {body.expected} bytes",
     Declined: lambda body: _text(body.text),

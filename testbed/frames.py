@@ -296,7 +296,7 @@ def _stale(body: _Reader) -> dict[str, Any]:
 
 
 def _reset(body: _Reader) -> dict[str, Any]:
-    return {"cause": body.number(1), "text": body.text(2)}
+    return {"cause": body.number(1), "side": body.number(1), "text": body.text(2)}
 
 
 def _ack(body: _Reader) -> dict[str, Any]:

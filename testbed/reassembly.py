@@ -340,6 +340,8 @@ class Reassembler:
             return known
         if key in self._halves and known is None:
             return None
+        if known is None and flags & _RST:
+            return None  # a refusal to connect, or the end of what was not seen: nothing flows
         turned = _turned(key)
         if known is not None:
             self._replace(key, turned, known, flags)

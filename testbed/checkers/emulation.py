@@ -24,6 +24,9 @@ def check_emulation(history: History, captures: Captures, expected: Expectations
         found.doubt(f"the run was broken off: {event.get('text') or event.get('signal')}", "events.jsonl", event)
     if history.events_cut or history.first("run.finished") is None:
         found.doubt("the run was cut off: its events do not go up to run.finished", "events.jsonl")
+    for needed in ("traffic.started", "traffic.stopped"):
+        if history.first(needed) is None:
+            found.doubt(f"the run never came to {needed}", "events.jsonl")
     for what in history.missing:
         found.doubt(f"missing evidence: {what}", "the run folder")
     _wire(history, expected, found)
@@ -62,12 +65,11 @@ def _overflow(history: History, stopped: Record, found: Findings) -> None:
     """Frames that a full queue dropped: intended where somebody declared a queue, else a flaw of the emulation."""
     lines: Mapping[str, Any] = stopped.get("lines") or {}
     dropping = {line: counts["overflowed"] for line, counts in lines.items() if counts.get("overflowed")}
-    if not dropping and stopped.get("overflowed"):
-        dropping = {"some line": stopped["overflowed"]}
+    if stopped.get("overflowed", 0) > sum(dropping.values()):
+        dropping["a line that is not named"] = stopped["overflowed"] - sum(dropping.values())
     declared = _declared_queues(history)
     for line, count in dropping.items():
-        link = line.rpartition("/")[0]
-        if link not in declared and not (declared and not link):
+        if line.rpartition("/")[0] not in declared:
             found.doubt(
                 f"{count} frames were dropped by a queue that nobody had declared, on {line}",
                 "wire.stopped",
@@ -79,13 +81,17 @@ def _overflow(history: History, stopped: Record, found: Findings) -> None:
 def _declared_queues(history: History) -> set[str]:
     """Links for which the topology or a fault of the scenario says how long the queue is."""
     declared = set()
-    for link in history.run.get("plan", {}).get("links", ()) or history.run.get("topology", {}).get("links", ()):
-        if _mentions_queue(link):
-            declared.add(link.get("name") or "--".join(str(end).partition(":")[0] for end in link.get("endpoints", ())))
-    for fault in (*history.schedule, *history.all("fault.begun")):
+    links = history.run.get("plan", {}).get("links", ())
+    declared = {link["name"] for link in links if _mentions_queue(link)}
+    for fault in history.all("fault.begun"):
         if _mentions_queue(fault):
-            declared.add(str(fault.get("link") or (fault.get("impair") or {}).get("link", "")))
+            ends = [link["name"] for link in links if fault.get("node") in (_node(link["a"]), _node(link["b"]))]
+            declared |= {fault["link"]} if "link" in fault else set(ends)
     return declared
+
+
+def _node(port: str) -> str:
+    return port.partition(":")[0]
 
 
 def _mentions_queue(value: Any) -> bool:

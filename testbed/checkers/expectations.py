@@ -52,9 +52,9 @@ def read_expectations(run: Mapping[str, Any]) -> Expectations:
 
 
 def _plain(value: Any) -> Any:
-    """Keys with ``_`` whether they were written with ``-`` or not."""
+    """Keys with ``_`` for ``-``, and without the ``_`` at the end of words that Python takes for itself."""
     if isinstance(value, Mapping):
-        return {str(key).replace("-", "_"): _plain(one) for key, one in value.items()}
+        return {str(key).replace("-", "_").rstrip("_"): _plain(one) for key, one in value.items()}
     return value
 
 

@@ -13,6 +13,7 @@ def check_faults(history: History, captures: Captures, expected: Expectations) -
     found = Findings("faults")
     begun = {event["id"]: event for event in history.all("fault.begun")}
     ended = {event["id"]: event for event in history.all("fault.healed", "fault.target-gone")}
+    undone = history.all("fault.skipped", "fault.failed")
     gone = sum(event["event"] == "fault.target-gone" for event in ended.values())
     for fault in history.schedule:
         if fault["id"] not in begun and fault["id"] not in ended:
@@ -23,8 +24,11 @@ def check_faults(history: History, captures: Captures, expected: Expectations) -
         if number not in ended:
             found.doubt(f"fault {number} ({event.get('kind', 'of no kind')}) was never healed", "events.jsonl", event)
     found.measurements |= {"scheduled": len(history.schedule), "begun": len(begun), "target_gone": gone}
+    found.measurements |= {"skipped_or_refused": [str(event.get("text", "")) for event in undone]}
     if not history.schedule:
         return found.skipped("no faults were scheduled")
     return found.result(
-        f"{len(begun)} of {len(history.schedule)} faults happened, {gone} of them with a target that was gone"
+        f"{len(begun)} of {len(history.schedule)} faults happened, {gone} of them with a target that was gone",
+        exercised=len(begun) > gone + len(undone),
+        nothing="no fault had any effect",
     )

@@ -9,29 +9,39 @@ from typing import Any
 from testbed.checkers.captures import Captures
 from testbed.checkers.expectations import Expectations
 from testbed.checkers.result import CheckResult, Findings
-from testbed.history import History
+from testbed.history import FOREVER, History
 
 
 def check_resets(history: History, captures: Captures, expected: Expectations) -> CheckResult:
-    """A stream counts once, whichever of its ends say that it was reset. Without ``expect.resets`` none may be."""
+    """A stream counts once, whichever of its ends say that it was reset, and only until traffic has come to its end:
+    nodes that are stopped then end their streams. Without ``expect.resets`` none may be reset.
+    """
     found = Findings("resets")
     if not expected.connex:
         return found.skipped(f"the workload ran on {expected.adapter}")
-    reset = {
-        stream.name: sorted({end.cause for end in stream.ended if end.cause})
-        for stream in history.streams.values()
-        if any(end.cause for end in stream.ended)
-    }
+    stopped = history.first("traffic.stopped")
+    until = stopped["t"] if stopped else FOREVER
+    reset, at_the_end = {}, 0
+    for stream in history.streams.values():
+        why = {end.cause for end in stream.ended if end.cause and end.t <= until}
+        if why:
+            reset[stream.name] = sorted(why)
+        at_the_end += not why and any(end.cause for end in stream.ended)
     causes = Counter(cause for those in reset.values() for cause in those)
-    found.measurements |= {"streams": len(history.streams), "reset": len(reset), "causes": dict(causes)}
+    found.measurements |= {
+        "streams": len(history.streams),
+        "reset": len(reset),
+        "causes": dict(causes),
+        "ended_with_the_run": at_the_end,
+    }
     allowed: Mapping[str, Any] = expected.resets if expected.resets is not None else {"max": 0}
     most, among = allowed.get("max"), allowed.get("causes")
     if most is not None and len(reset) > most:
-        name, why = next(iter(reset.items()))
-        found.fail(f"{len(reset)} streams were reset: expected at most {most}", f"{name}: {', '.join(why)}", reset)
+        name, first = next(iter(reset.items()))
+        found.fail(f"{len(reset)} streams were reset: expected at most {most}", f"{name}: {', '.join(first)}", reset)
     if among is not None:
-        for name, why in reset.items():
-            if others := sorted(set(why) - set(among)):
+        for name, those in reset.items():
+            if others := sorted(set(those) - set(among)):
                 found.fail(f"reset with the cause {', '.join(others)}: expected one of {', '.join(among)}", name)
     least = allowed.get("min", 0) or 0
     if len(reset) < least:

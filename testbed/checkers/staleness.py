@@ -95,8 +95,9 @@ def _pauses(history: History) -> Pauses:
     pauses: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for event in history.all("fault.begun", "fault.healed", "fault.target-gone"):
         if event["event"] == "fault.begun":
-            if event.get("kind") == "pause" and event.get("node"):
-                begun[event["id"]] = (event["node"], event["t"])
+            node = event.get("node") or _owner(history, event.get("owner_of", ""), event["t"])
+            if event.get("kind") == "pause" and node:
+                begun[event["id"]] = (node, event["t"])
         elif event["id"] in begun:
             node, at = begun.pop(event["id"])
             pauses[node].append((at, event["t"]))
@@ -252,6 +253,12 @@ def _said(captures: Captures) -> dict[tuple[str, str], list[int]]:
     for times in said.values():
         times.sort()
     return said
+
+
+def _owner(history: History, endpoint: str, at: int) -> str:
+    """The node that owned the endpoint at that time."""
+    owners = [tenure.life.node for tenure in history.tenures.get(endpoint, ()) if tenure.begin <= at <= tenure.end]
+    return owners[-1] if owners else ""
 
 
 def _paused(pauses: Iterable[tuple[int, int]], begin: int, end: int) -> int:

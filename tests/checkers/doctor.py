@@ -167,8 +167,8 @@ def _reset(folder: Path) -> None:
     path, lines, where = _journal_with(folder, "stream.opened")
     opened = lines[where[0]]
     lines.insert(
-        -1,
-        {"t": lines[-1]["t"], "event": "stream.reset", "node": opened["node"], "stream": opened["stream"],
+        where[0] + 1,
+        {"t": opened["t"], "event": "stream.reset", "node": opened["node"], "stream": opened["stream"],
          "side": opened["side"], "cause": "owner-died", "text": ""},
     )  # fmt: skip
     write_lines(path, lines)

@@ -52,6 +52,7 @@ class Recording:
         self.events: list[dict[str, Any]] = []
         self.schedule: list[dict[str, Any]] = []
         self.expect: dict[str, Any] = {}
+        self.links: list[dict[str, Any]] = []
         self.random = random.Random(1)
         self.ports = 40000
         self.event("run.started")
@@ -111,7 +112,7 @@ class Recording:
         run = {
             "run_id": "0123abcd", "name": "made-up", "seed": 1, "backend": "netns", "lag_budget_ns": 2 * MS,
             "workload": {"adapter": "connex"}, "scenario": {"expect": self.expect}, "topology": {"name": "three"},
-            "plan": {"nodes": plan}, "capture": {"point": "wire"},
+            "plan": {"nodes": plan, "links": self.links}, "capture": {"point": "wire"},
         }  # fmt: skip
         (folder / "captures").mkdir(parents=True)
         (folder / "resolved.json").write_text(json.dumps(run))
