@@ -281,6 +281,20 @@ def test_a_leaving_node_ends_what_it_still_hosts_and_says_so() -> None:
     assert cluster.nodes["a"].peer_state("b") == "left"
 
 
+def test_a_peer_that_had_no_reason_to_speak_is_not_dead_when_a_stream_comes_to_it() -> None:
+    cluster, stream = talking(config=Config(exchange=1_000_000_000 * MS))
+    cluster.run(10_000 * MS)
+    cluster.move("y", "c")
+    cluster.run(3_000 * MS)
+    cluster.move("y", "b")
+    cluster.run(3_000 * MS)
+    cluster.send("x", stream, b"still known")
+    cluster.run(100 * MS)
+    assert cluster.payloads(stream) == [b"first", b"still known"]
+    assert not cluster.seen(events.PeerChanged, state="dead")
+    assert cluster.endings == []
+
+
 def test_limits_are_errors_by_name() -> None:
     cluster, _ = talking(config=Config(streams=1))
     with pytest.raises(LocalProtocolError, match="limit"):

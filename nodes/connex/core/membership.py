@@ -82,7 +82,7 @@ class Membership:
         life = self._lives.get(node)
         if life is not None:
             life.heard_at = now
-            if life.state == "suspected":
+            if life.state in ("suspected", "dead"):
                 self._change(life, "alive")
 
     def opened(self, peer: Peer, traffic_class: TrafficClass, now: int) -> None:
