@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyroute2 import IPRoute
 
@@ -22,6 +23,7 @@ _CLONE_NEWNET = 0x40000000
 _WITHOUT_DAD = 2
 """IFA_F_NODAD: an IPv6 address that can be bound at once."""
 _HERE = "/proc/thread-self/ns/net"
+_NO_IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -64,6 +66,8 @@ class Namespaces:
         for name in self._plan.nodes:
             self.nodes[name] = new_namespace()
         with inside(self.fabric):
+            # The fabric's own kernel has nothing to say on the emulated network.
+            _NO_IPV6.write_text("1", encoding="ascii")
             with IPRoute() as ip:
                 ip.link("set", ifname="lo", state="up")
                 for node in self._plan.nodes.values():

@@ -37,6 +37,7 @@ _ENDED_BY_DEFECT, _NOT_EXECUTABLE, _NOT_FOUND = 70, 126, 127
 class _Nursery:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
+        self._pid = os.getpid()
         self._children: dict[int, tuple[Any, int]] = {}
         """pidfd -> (name, pid)"""
         self._poll = select.poll()
@@ -91,7 +92,8 @@ class _Nursery:
                 standard.insert(0, os.open(os.devnull, os.O_RDONLY))
             for number, fd in enumerate(standard):
                 os.dup2(fd, number)
-            die_with_parent(os.getppid())
+            # By the id from before the fork: afterwards it may be somebody else's child already.
+            die_with_parent(self._pid)
             os.setsid()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
