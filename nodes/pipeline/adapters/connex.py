@@ -64,8 +64,14 @@ class _Endpoint:
         return any(stream.sender == sender for stream in self._endpoint.inbound.values())
 
     def open(self, receiver: str, service: Service) -> _Outbound:
-        stream = self._endpoint.start_stream(receiver, _CLASSES[service])
-        outbound = self._streams[stream.id] = _Outbound(self, stream, is_open=False)
+        try:
+            stream = self._endpoint.start_stream(receiver, _CLASSES[service])
+        except (connex.LocalProtocolError, connex.EndpointMoved) as error:
+            # The endpoint is on its way out, or a limit is reached: the role tries again if it is still there.
+            outbound = _Outbound(self, receiver, None, is_open=False)
+            asyncio.get_running_loop().call_soon(self._could_not_open, outbound, str(error))
+            return outbound
+        outbound = self._streams[stream.id] = _Outbound(self, receiver, stream, is_open=False)
         self.start(self._watch_opening(stream, outbound))
         return outbound
 
@@ -87,7 +93,7 @@ class _Endpoint:
         accepted = {int(one["stream"], 16) for one in self._node.status()["streams"] if one.get("open")}
         for stream in list(self._endpoint.outbound.values()):
             if stream.id in accepted:
-                self._streams[stream.id] = _Outbound(self, stream, is_open=True)
+                self._streams[stream.id] = _Outbound(self, stream.receiver, stream, is_open=True)
             else:
                 stream.reset("it had not been accepted when its sender moved")
 
@@ -109,6 +115,10 @@ class _Endpoint:
             outbound.is_open = False
             self.role.stream_lost(outbound, why)
 
+    def _could_not_open(self, outbound: _Outbound, why: str) -> None:
+        if self._endpoint.released is None:
+            self.role.stream_lost(outbound, why)
+
     def _released(self, cause: str) -> None:
         self.role.release(cause)
         for task in self._tasks:
@@ -118,8 +128,11 @@ class _Endpoint:
 class _Outbound:
     """``pipeline.port.Outbound``. Almost always there is room, and a message goes to Connex at once."""
 
-    def __init__(self, endpoint: _Endpoint, stream: connex.OutboundStream, is_open: bool) -> None:
-        self.receiver = stream.receiver
+    def __init__(
+        self, endpoint: _Endpoint, receiver: str, stream: connex.OutboundStream | None, *, is_open: bool
+    ) -> None:
+        """``stream`` is None of one that could not even be begun."""
+        self.receiver = receiver
         self.is_open = is_open
         self._endpoint = endpoint
         self._stream = stream
@@ -130,29 +143,32 @@ class _Outbound:
     @property
     def waiting(self) -> list[bytes]:
         waiting = list(self._waiting)
-        if waiting and self._stream.offset != self._before:
+        if waiting and self._stream is not None and self._stream.offset != self._before:
             del waiting[0]  # it has just gone, and the pump has not woken up yet
         return waiting
 
     def put(self, message: bytes) -> None:
+        stream = self._stream
+        if stream is None:
+            return
         if self._waiting:
             self._waiting.append(message)
             return
         try:
-            self._stream.send_nowait(message)
+            stream.send_nowait(message)
         except connex.WouldWait:
             self._waiting.append(message)
-            self._before = self._stream.offset
-            self._endpoint.start(self._pump())
+            self._before = stream.offset
+            self._endpoint.start(self._pump(stream))
         except (connex.StreamReset, connex.EndpointMoved):
             return  # the role has been or will be told
 
-    async def _pump(self) -> None:
+    async def _pump(self, stream: connex.OutboundStream) -> None:
         """Send what waits, message by message, as room comes up."""
         try:
             while self._waiting:
-                self._before = self._stream.offset
-                await self._stream.send(self._waiting[0])
+                self._before = stream.offset
+                await stream.send(self._waiting[0])
                 self._waiting.popleft()
         except (connex.StreamReset, connex.EndpointMoved):
             return  # the role is told

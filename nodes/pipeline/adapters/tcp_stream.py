@@ -11,6 +11,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from pipeline.port import Buffer
 
@@ -61,9 +62,8 @@ class Outgoing(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        tune(transport)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has types of its own
+        tune(self._transport)
         self.put(json.dumps({"from": self._sender, "to": self.receiver}).encode())
 
     def data_received(self, data: bytes) -> None:
@@ -116,9 +116,8 @@ class Incoming(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        tune(transport)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has types of its own
+        tune(self._transport)
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
