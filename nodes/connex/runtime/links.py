@@ -259,7 +259,7 @@ class Links:
     # Writing
 
     def write(self, outgoing: Outgoing) -> None:
-        """Write the journal, then put frames on their channel; without one they are lost, which the core recovers from."""
+        """Write the journal, then put frames on their channel; without one they are lost, and the core recovers."""
         if self._journal.pending:
             self.engine.flush()
         node, traffic_class, buffers = outgoing
