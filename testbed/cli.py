@@ -1,4 +1,8 @@
-"""``testbed``: the command line."""
+"""``testbed``: the command line, from its arguments to its exit status.
+
+What a command needs is loaded after the signal handlers stand, so that Ctrl-C is answered properly from the first
+moment on.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +14,9 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-import click
-
-from faults.document import DocumentError, DocumentErrors
-from testbed.commands.capture import capture
-from testbed.commands.check import check
-from testbed.commands.doctor import doctor
-from testbed.commands.down import down
-from testbed.commands.exec import exec_
-from testbed.commands.gc import gc
-from testbed.commands.logs import logs
-from testbed.commands.run import run
-from testbed.commands.status import status
-from testbed.commands.up import up
-from testbed.commands.validate import validate
-from testbed.errors import TestbedError
 from testbed.exit_status import ExitStatus
 
-EPILOG = """\b
-Exit status: 0 pass, 1 fail, 2 unknown, 3 warnings under --strict, 4 this machine cannot run it,
-64 usage or a bad file, 70 internal error, 130 interrupted after cleaning up (129 HUP, 143 TERM).
-"""
-
-
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="connex-testbed", prog_name="testbed")
-def cli() -> None:
-    """Put real Connex nodes on an emulated network, break things, and judge what was delivered."""
-
-
-for command in (up, down, status, run, check, exec_, logs, capture, validate, gc, doctor):
-    cli.add_command(command)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -51,26 +27,36 @@ class Interrupted(BaseException):
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)  # on its way out already
     raise Interrupted(number)
 
 
 def main() -> NoReturn:
     """Run the command line and exit with the status of what happened."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, _interrupt)
-    sys.exit(status_of())
+    try:
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, _interrupt)
+        status = status_of()
+    except Interrupted as error:
+        status = 128 + error.number
+    sys.exit(status)
 
 
 def status_of(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line (this process's own, if none is given) and return its exit status."""
+    import click
+
+    from faults.document import DocumentError, DocumentErrors
+    from testbed.commands import cli
+    from testbed.errors import TestbedError
+
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         with cli.make_context("testbed", given) as context:  # click's own main() makes every broken pipe a 1
             result = cli.invoke(context)
         sys.stdout.flush()
-    except Interrupted as error:
-        return 128 + error.number
     except (click.exceptions.Abort, KeyboardInterrupt):
         return ExitStatus.INTERRUPTED
     except click.exceptions.Exit as error:
@@ -87,7 +73,9 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
     except (DocumentError, DocumentErrors) as error:
         click.echo(str(error), err=True)  # as compilers say it, for editors to jump to
         return ExitStatus.USAGE
-    except Exception:  # noqa: BLE001 - the last border: a defect is shown whole, with its own exit status
+    except Exception as error:  # noqa: BLE001 - the last border: a defect is shown whole, with its own exit status
+        if isinstance(error.__cause__, Interrupted):  # Python wraps what is raised while a class is being made
+            return 128 + error.__cause__.number
         click.echo("testbed: internal error; this is a defect of the testbed, please report it:", err=True)
         traceback.print_exc()
         return ExitStatus.INTERNAL

@@ -8,7 +8,14 @@ from typing import Any
 from testbed.checkers import check
 from testbed.report import write_reports
 from testbed.report.page import replay_command
-from testbed.run_folder import RunFolder, read_lines
+from testbed.run_folder import RunFolder, read_lines, write_json
+
+
+def not_judged(folder: RunFolder) -> None:
+    """Write an honest ``result.json`` for a run that may never come to be judged."""
+    summary = "the run has not been judged: it is under way, or it was cut off"
+    check = {"name": "run", "verdict": "unknown", "summary": summary, "violations": [], "measurements": {}}
+    write_json(folder.result, {"verdict": "unknown", "checks": [check], "warnings": []})
 
 
 def judge(folder: RunFolder) -> dict[str, Any]:

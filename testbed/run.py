@@ -39,6 +39,7 @@ class Run:
         self._folder = folder
         self._log = log
         self._progress = progress
+        self._flowing = False
         self._faults: dict[Any, str] = {}
         self._source: dict[str, Any] = {"issued": 0, "done": 0, "failed": 0, "tokens": 0}
         log.listener = self._on_event
@@ -51,6 +52,8 @@ class Run:
         with interruption(self._progress.phase) as interrupted:
             async with running:
                 await running.carry(self._work(running), interrupted)
+                if self._flowing:
+                    self._stopped("the run was broken off")
                 self._progress.phase("taking everything down")
             self._log.record("run.finished")
             return interrupted.result() if interrupted.done() and not running.kept else None
@@ -75,6 +78,7 @@ class Run:
     async def _traffic(self, world: LiveWorld, injector: Injector) -> None:
         duration = self._prepared.duration
         await self._ask_source(world, "start", ANSWER_WITHIN)
+        self._flowing = True
         self._log.record("traffic.started")
         self._progress.phase(f"traffic and faults for {duration / SECOND:g} s")
         faults = asyncio.create_task(injector.run(), name="faults")
@@ -97,13 +101,18 @@ class Run:
         self._progress.phase("waiting for the last answers")
         try:
             self._source |= await self._ask_source(world, "finish", FINISH_WITHIN)
-            complete, missing = True, None
+            missing = None
         except (TargetGone, DeadlineExceeded) as error:
-            complete, missing = False, str(error)
+            missing = str(error)
             with suppress(TargetGone, DeadlineExceeded):
                 self._source |= await self._ask_source(world, "progress", ANSWER_WITHIN)
+        self._stopped(missing)
+
+    def _stopped(self, missing: str | None) -> None:
+        """Mark the end of the traffic: what happens to streams from now on is the nodes being stopped."""
+        self._flowing = False
         counts = {name: self._source[name] for name in ("issued", "done", "failed", "tokens")}
-        self._log.record("traffic.stopped", complete=complete, missing=missing, **counts)
+        self._log.record("traffic.stopped", complete=missing is None, missing=missing, **counts)
 
     async def _ask_source(self, world: LiveWorld, do: str, timeout: int) -> Mapping[str, Any]:
         node = world.endpoints().get("source")

@@ -50,7 +50,7 @@ def run(
     folder: testbed check judges it again. The same seed gives the same faults at the same times.
     """
     from testbed.backends.privilege import ensure_namespaces
-    from testbed.judge import judge
+    from testbed.judge import judge, not_judged
     from testbed.prepare import Request, prepare
 
     prepared = prepare(Request(scenario, topology, seed, backend, capture, name, keep))
@@ -58,6 +58,7 @@ def run(
     folder = RunFolder.create(runs_directory(runs), prepared.name, prepared.plan.run_id)
     say(f"run {prepared.plan.run_id}: {prepared.path}, seed {prepared.seed}; folder {folder.path}")
     write_json(folder.resolved, prepared.resolved(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())))
+    not_judged(folder)
     with progress_on(sys.stderr) as progress:
         interrupted, status = asyncio.run(_conduct(prepared, folder, progress))
         progress.phase("judging")

@@ -17,6 +17,9 @@ HISTOGRAM = 56
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f", "#8cd17d")
 """One for each node, in the order of their names; repeated where there are more nodes."""
 
+PLANNED = frozenset({"migrate", "join", "leave"})
+"""Kinds of step that are no faults at all, only changes that must go unnoticed."""
+
 
 @dataclass(slots=True)
 class _Drawing:
@@ -66,7 +69,7 @@ def timeline(story: Story) -> str:
         for lane in _lanes(story.faults):
             drawing.row(lane[0].label)
             for span in lane:
-                drawing.bar(span, 'class="fault unhealed"' if span.bad else 'class="fault"')
+                drawing.bar(span, _fault_style(span))
     drawing.heading("endpoints, by owner")
     for endpoint in sorted({span.row for span in story.owners}):
         drawing.row(endpoint)
@@ -95,6 +98,12 @@ def timeline(story: Story) -> str:
 def _colours(story: Story) -> dict[str, str]:
     nodes = sorted({span.row for span in story.processes} | {span.label for span in story.owners}, key=_natural)
     return {node: COLOURS[number % len(COLOURS)] for number, node in enumerate(nodes)}
+
+
+def _fault_style(span: Span) -> str:
+    if span.bad:
+        return 'class="unhealed"'
+    return 'class="planned"' if span.row in PLANNED else 'class="fault"'
 
 
 def _natural(name: str) -> tuple[str, int]:

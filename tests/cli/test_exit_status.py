@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cli import cli, status_of
+from testbed.cli import status_of
+from testbed.commands import cli
 from testbed.exit_status import ExitStatus, of_verdict
 from testbed.run_folder import RunFolder, find_run, runs_directory
 
