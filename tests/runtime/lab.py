@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -61,3 +63,9 @@ class Lab:
         for node in nodes:
             await until(lambda node=node: len(node.core.members()) == count - 1, f"{node.name} knows all others")  # type: ignore[misc]
         return nodes
+
+
+def journal_of(folder: Path, node: connex.Node) -> list[dict[str, Any]]:
+    """The records of a node's journal."""
+    path = folder / f"journal-{node.me.incarnation:016x}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from connex.core.identity import Peer
 from connex.runtime import links
 from connex.runtime.handshake import Acceptor, Code, Credentials, Hello, Initiator, Refusal
 from connex.runtime.locator import Address, LocatorError, format_locator, parse_locator
-from tests.runtime.lab import SECRET, Lab, until
+from tests.runtime.lab import SECRET, Lab, journal_of, until
 
 W0 = Credentials(Peer("w0", 10, "127.0.0.1:7400"), "c", SECRET)
 W1 = Credentials(Peer("w1", 11, "[::1]:7401"), "c", SECRET)
@@ -23,7 +22,7 @@ W1 = Credentials(Peer("w1", 11, "[::1]:7401"), "c", SECRET)
 
 def shake(initiator: Initiator, acceptor: Acceptor, change: Callable[[Frame], Frame] = lambda frame: frame) -> None:
     """Carry frames to and fro until nobody has any left; ``change`` may alter them on the way."""
-    frames = [(acceptor, frame) for frame in initiator.start()]
+    frames: list[tuple[Initiator | Acceptor, Frame]] = [(acceptor, frame) for frame in initiator.start()]
     while frames:
         receiver, frame = frames.pop(0)
         other = initiator if receiver is acceptor else acceptor
@@ -150,7 +149,7 @@ def test_locators(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "10.0.0.1", ":7400", "host:7400", "10.0.0.1:", "10.0.0.1:65536", "10.0.0.1:-1", "fd00::1:7400",
-             "[10.0.0.1]:7400", "10.0.0.1:７", "10.0.0.1 :7400"],
+             "[10.0.0.1]:7400", "10.0.0.1:\uff17", "10.0.0.1 :7400"],
 )  # fmt: skip
 def test_what_is_not_a_locator(text: str) -> None:
     with pytest.raises(LocatorError, match="expected an IP address and a port"):
@@ -238,8 +237,7 @@ async def test_nodes_that_do_not_fit_stay_apart(
     assert not first.channels()
     assert not stranger.channels()
     assert not stranger.core.members()
-    (path,) = tmp_path.iterdir()
-    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records = journal_of(tmp_path, first)
     assert any(record["event"] == "channel.refused" and text in record["text"] for record in records)
 
 

@@ -111,11 +111,11 @@ async def test_a_stream_nobody_reads_stops_its_own_sender_only(lab: Lab) -> None
     reader.on_message(count)
     stuck = await source.open_stream("sink", TrafficClass.KV)
     free = await source.open_stream("reader", TrafficClass.KV)
-    sent = 0
+    sent = 4
+    for _ in range(sent):
+        stuck.send_nowait(bytes(MIB // 4))
     with pytest.raises(WouldWait, match="no room for 262144 bytes"):
-        while True:
-            stuck.send_nowait(bytes(MIB // 4))
-            sent += 1
+        stuck.send_nowait(bytes(MIB // 4))
     waiting = asyncio.ensure_future(stuck.send(b"waits"))
     for _ in range(40):
         await free.send(bytes(MIB))

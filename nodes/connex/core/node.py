@@ -333,7 +333,7 @@ class Node:
         self._handovers.precopied(handover, dirty, now)
 
     def decline(self, handover: HandoverId, text: str) -> None:
-        """Refuse a handover that is arriving here and not committed, because what RegionReceived brought cannot be held."""
+        """Refuse a handover that arrives here and is not committed: what RegionReceived brought cannot be held."""
         self._handovers.decline(handover, text)
 
     def frozen(self, handover: HandoverId, now: int) -> None:

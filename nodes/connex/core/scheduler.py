@@ -186,11 +186,10 @@ class Scheduler:
     def frames(self, now: int) -> list[Outgoing]:
         """One turn of every channel that has something to send and room for it."""
         result = self._express
-        if result:
-            self._express = []
         busy = self._busy
-        if not busy:
+        if not result and not busy:
             return result
+        self._express = []
         for lane in sorted(busy, key=_by_class) if len(busy) > 1 else list(busy):
             buffers: list[Buffer] = []
             budget = self._batch[lane.traffic_class]

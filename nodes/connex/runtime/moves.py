@@ -124,19 +124,23 @@ class Moves:
         """Wait until a handover begun with ``hold`` has moved its regions and waits for ``execute``. Raises
         HandoverFailed.
         """
-        await self._wait(handover, self._departure(handover).prepared)
+        await self._wait(handover, self._departure(handover).prepared, None)
 
-    async def completed(self, handover: HandoverId) -> Handover:
-        """Wait until the target serves. Raises HandoverFailed; a wait that is cancelled cancels the handover, if it
-        still can be.
+    async def completed(self, handover: HandoverId, timeout_s: float | None) -> Handover:
+        """Wait until the target serves. Raises HandoverFailed.
+
+        After ``timeout_s``, or if the wait is cancelled, the handover is given up, unless its commit is out.
         """
         departure = self._departure(handover)
         epoch = departure.endpoint.epoch + 1
-        await self._wait(handover, departure.done)
+        await self._wait(handover, departure.done, timeout_s)
         return Handover(handover, departure.endpoint.name, epoch, departure.target)
 
-    async def _wait(self, handover: HandoverId, future: asyncio.Future[None]) -> None:
+    async def _wait(self, handover: HandoverId, future: asyncio.Future[None], timeout_s: float | None) -> None:
         try:
+            await asyncio.wait([future], timeout=timeout_s)
+            if not future.done():
+                self.cancel_if_possible(handover, f"not complete after {timeout_s} s")
             await asyncio.shield(future)
         except asyncio.CancelledError:
             if not future.done():

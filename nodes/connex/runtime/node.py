@@ -258,8 +258,8 @@ class Node:
 
         After ``timeout_s`` the handover is given up, unless its commit is out; then its outcome is awaited.
         """
-        handover = self._live.moves.begin(endpoint, to, hold=False)
-        return await self._complete(handover, timeout_s)
+        moves = self._live.moves
+        return await moves.completed(moves.begin(endpoint, to, hold=False), timeout_s)
 
     async def prepare(self, endpoint: EndpointName, *, to: NodeName) -> HandoverId:
         """Copy the endpoint's regions to another node ahead of time, while it goes on here; then ``execute`` or
@@ -272,20 +272,13 @@ class Node:
 
     async def execute(self, handover: HandoverId, *, timeout_s: float | None = None) -> Handover:
         """Carry out a prepared handover. Raises HandoverFailed."""
-        self._live.moves.execute(handover)
-        return await self._complete(handover, timeout_s)
+        moves = self._live.moves
+        moves.execute(handover)
+        return await moves.completed(handover, timeout_s)
 
     def cancel(self, handover: HandoverId, text: str = "cancelled") -> None:
         """Give a handover up: the endpoint goes on here. Raises HandoverFailed if its commit is out already."""
         self._live.moves.cancel(handover, text)
-
-    async def _complete(self, handover: HandoverId, timeout_s: float | None) -> Handover:
-        moves = self._live.moves
-        waiting = asyncio.ensure_future(moves.completed(handover))
-        done, _ = await asyncio.wait([waiting], timeout=timeout_s)
-        if not done:
-            moves.cancel_if_possible(handover, f"not complete after {timeout_s} s")
-        return await waiting
 
     # Inside
 

@@ -233,10 +233,26 @@ class InboundStream(Stream):
         ``size`` bytes.
 
         The buffer belongs to Connex until its message is delivered or the stream ends. Called again for every such
-        message.
+        message. If it raises, or gives a buffer that does not fit, the stream is reset.
         """
         self._check()
-        self.engine.core.set_allocator(self.id, allocate)
+
+        def checked(size: int) -> bytearray | memoryview:
+            try:
+                view = memoryview(allocate(size)).cast("B")
+                if view.readonly or len(view) < size:
+                    raise ValueError(f"a buffer of {len(view)} bytes (read-only: {view.readonly}) for {size}")
+            except Exception as error:  # noqa: BLE001 - the application's; it costs the stream and nothing else
+                self.engine.report(f"receive_into of the stream from {self.sender}", error)
+                self.engine.loop.call_soon(self._give_up, f"no buffer for a message of {size} bytes: {error}")
+                return bytearray(size)
+            return view
+
+        self.engine.core.set_allocator(self.id, checked)
+
+    def _give_up(self, text: str) -> None:
+        if not self.ended:
+            self.reset(text)
 
     def take(self) -> Message | None:
         """The next complete message, if there is one: taking it is its delivery."""
