@@ -27,7 +27,7 @@ class Refused(Exception):
 class Worker:
     """One node process and a connection to its control socket."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.name: str = config["name"]
         self.folder = folder
         self.config = config
