@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 Record = Mapping[str, Any]
 HEX_DIGITS = 16
 FOREVER = 1 << 62
+CLOCK_STEP = 1_000_000
+"""Stamps may be a little out of order where a node has several threads; beyond this (ns) the clock is wrong."""
 
 _ID, _TEXT, _NUMBER = "16 hex digits", "text", "a whole number, 0 or more"
 _STREAM = {"stream": _ID, "side": _TEXT}
@@ -100,6 +102,15 @@ class Life:
     @property
     def begin(self) -> int:
         return int(self.records[0]["t"])
+
+    @property
+    def stepped_back(self) -> int:
+        """The most by which a record's stamp lies before an earlier one's, ns: more than a little is a broken clock."""
+        latest = most = 0
+        for record in self.records:
+            latest = max(latest, record["t"])
+            most = max(most, latest - record["t"])
+        return most
 
     @property
     def last(self) -> int:

@@ -8,10 +8,7 @@ from typing import Any
 from testbed.checkers.captures import Captures
 from testbed.checkers.expectations import Expectations
 from testbed.checkers.result import CheckResult, Findings, milliseconds
-from testbed.history import History, Record
-
-_CLOCK = 1_000_000
-"""Stamps may be a little out of order where a node has several threads; beyond this (ns) the clock is wrong."""
+from testbed.history import CLOCK_STEP, History, Record
 
 
 def check_emulation(history: History, captures: Captures, expected: Expectations) -> CheckResult:
@@ -115,18 +112,9 @@ def _captures(captures: Captures, found: Findings) -> None:
 
 def _clocks(history: History, found: Findings) -> None:
     """Everything of a run is stamped by one monotonic clock."""
-    started = history.events[0]["t"] if history.events else 0
     for life in history.lives:
-        latest = started
-        for record in life.records:
-            if record["t"] < latest - _CLOCK:
-                found.doubt(
-                    f"the clock of {life.name} went back by {milliseconds(latest - record['t'])}",
-                    life.path.name,
-                    record,
-                )
-                break
-            latest = max(latest, record["t"])
+        if life.stepped_back > CLOCK_STEP:
+            found.doubt(f"the clock of {life.name} went back by {milliseconds(life.stepped_back)}", life.path.name)
     latest = 0
     for event in history.events:
         if event["t"] < latest:

@@ -27,6 +27,7 @@ def check_goodput(history: History, captures: Captures, expected: Expectations) 
         what = f"{len(strange)} requests were done that nobody issued, such as {strange[0]}"
         found.unless(history.gaps(history.lives), what, "app events", strange[:10])
     _against_the_source(history, requests, done, found)
+    _hanging(history, set(requests) - set(done), found)
     issued = max(len(requests), int(stopped.get("issued", 0)) if stopped else 0)
     share = len(done) / issued if issued else 0.0
     found.measurements |= {"issued": issued, "done": len(done), "goodput": share}
@@ -38,7 +39,7 @@ def check_goodput(history: History, captures: Captures, expected: Expectations) 
         unanswered = sorted(set(requests) - set(done), key=str)
         broken_off = history.all("run.interrupted", "run.error")
         found.unless(
-            "the run was broken off" if broken_off else "",
+            "the run was broken off" if broken_off else history.gaps(history.lives),
             f"goodput {share:.2%}: expected at least {expected.goodput:.2%}",
             f"{issued - len(done)} of {issued} requests",
             unanswered[:20],
@@ -46,6 +47,25 @@ def check_goodput(history: History, captures: Captures, expected: Expectations) 
     return found.result(
         f"{len(done)} of {issued} requests answered", exercised=issued > 0, nothing="no request was issued"
     )
+
+
+def _hanging(history: History, unanswered: set[object], found: Findings) -> None:
+    """Every request ends, one way or the other, before the testbed gives up waiting (C6): a hang is never in order."""
+    stopped = history.first("traffic.stopped")
+    if stopped is None or stopped.get("complete", True):
+        return
+    failed = {record["request"] for _, record in history.records("app.failed") if record["t"] <= stopped["t"]}
+    found.measurements["failed"] = len(failed)
+    hanging = sorted(unanswered - failed, key=str)
+    what = (
+        f"{len(hanging)} requests were neither answered nor given up when traffic was to end: {stopped.get('missing')}"
+    )
+    if hanging:
+        sources = {life.index: life for life, _ in history.records("app.request")}.values()
+        gone = [f"{life.name}, which issued them, had ended" for life in sources if life.ended <= stopped["t"]]
+        found.unless(gone[0] if gone else history.gaps(history.lives), what, "traffic.stopped", hanging[:20])
+    else:
+        found.doubt(f"traffic did not come to its end: {stopped.get('missing')}", "traffic.stopped", stopped)
 
 
 def _against_the_source(history: History, requests: Counter[object], done: Counter[object], found: Findings) -> None:
