@@ -31,6 +31,10 @@ _PATIENCE = 100_000_000
 """How long (ns of capture time) bytes that were acknowledged may still turn up before they count as not captured."""
 
 
+QUIET = 2_000_000
+"""A segment that leaves later than this (ns) after the last acknowledgement was not held back for it."""
+
+
 class Sink(Protocol):
     """Takes the bytes of one flow."""
 
@@ -104,6 +108,7 @@ class _Half:
 
     __slots__ = (
         "acked",
+        "acked_at",
         "drained",
         "fin",
         "flow",
@@ -125,6 +130,7 @@ class _Half:
         self.next = 0
         self.highest = 0
         self.acked = 0
+        self.acked_at = 0
         self.drained = flow.began
         self.room = True
         """Whether the receiver had room for more, when it last said."""
@@ -143,7 +149,8 @@ class _Half:
         stop = offset + length
         highest = self.highest
         if stop > highest:
-            if self.acked >= highest and self.room:
+            # What the sender's kernel sends as soon as an acknowledgement lets it has waited there.
+            if self.acked >= highest and self.room and time - self.acked_at > QUIET:
                 self.drained = time
             self.highest = stop
         if stop <= self.next:
@@ -163,6 +170,7 @@ class _Half:
         self.room = window >= _SMALL_WINDOW
         if offset > self.acked:
             self.acked = offset
+            self.acked_at = time
         if self.acked > self.next:
             self._look_overdue(time)
 

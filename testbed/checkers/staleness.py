@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from testbed import frames
 from testbed.checkers.captures import Ack, Captures, Control, Data
@@ -291,9 +291,10 @@ def _lease(
     acks: dict[tuple[str, int], list[Ack]] = defaultdict(list)
     for ack in arrived.acks if arrived else ():
         acks[captures.node(ack.channel), ack.sender_epoch].append(ack)
+    written = {message.number: message.t for message in stream.sent}
     for (node, epoch), group in rows.items():
         group.sort(key=lambda row: row.begun)
-        watch = _Confirmed(lease, opened.get((stream.id, node, epoch), group[0].begun))
+        watch = _Confirmed(lease, opened.get((stream.id, node, epoch), group[0].begun), written)
         for row in watch.violations(group, acks.get((node, epoch), [])):
             found.fail(
                 f"{node} had more than one frame in flight to an owner (epoch {epoch}) not confirmed for"
@@ -306,8 +307,10 @@ def _lease(
 class _Confirmed:
     """Follows one stream to one owner: when what was last confirmed had been sent, and what is in flight since."""
 
-    def __init__(self, lease: int, begun: int) -> None:
+    def __init__(self, lease: int, begun: int, written: Mapping[int, int]) -> None:
+        """``written``: message -> when the application handed it over."""
         self._lease = lease
+        self._written = written
         self._confirmed = begun
         """When the last frame that was confirmed had been sent."""
         self._received = 0
@@ -325,7 +328,9 @@ class _Confirmed:
                 ack = next(waiting, None)
             limit = self._confirmed + self._lease + SLACK
             # Going back gives up what was sent beyond; only a frame ahead of one that is in flight makes two.
-            ahead = row.drained > limit and any(
+            # A frame may have been given to the channel as early as its message was written, and have waited there.
+            given = row.drained if row.flags & frames.RETRANSMIT else self._written.get(row.message, row.drained)
+            ahead = min(given, row.drained) > limit and any(
                 at < row.offset and one.begun > limit for at, one in self._flight.items()
             )
             if ahead and not offending:

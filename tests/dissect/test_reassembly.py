@@ -204,9 +204,13 @@ def test_drained_says_when_nothing_older_can_wait_in_the_senders_kernel() -> Non
     def acked(at: int, offset: int, window: int = 512) -> tuple[int, int, bytes]:
         return at, INBOUND, tcp(THERE, HERE, 500, 100 + offset, ACK, window=window)
 
+    ms = 1_000_000
     packets = [
         (1, OUTBOUND, tcp(HERE, THERE, 99, flags=SYN)), (2, INBOUND, tcp(THERE, HERE, 499, 100, SYN | ACK)),
-        sent(10, 0, b"a"), sent(11, 1, b"b"), acked(12, 1), sent(13, 2, b"c"), acked(14, 3), sent(20, 3, b"d"),
-        acked(21, 4, window=0), sent(30, 4, b"e"),
+        sent(10 * ms, 0, b"a"), sent(11 * ms, 1, b"b"), acked(12 * ms, 1), sent(16 * ms, 2, b"c"), acked(17 * ms, 3),
+        sent(18 * ms, 3, b"d"), acked(19 * ms, 4), sent(30 * ms, 4, b"e"), acked(31 * ms, 5, window=0),
+        sent(40 * ms, 5, b"f"),
     ]  # fmt: skip
-    assert reassemble(packets)[0][0].times == [(10, 10), (11, 10), (13, 10), (20, 20), (30, 20)]
+    # d left as soon as an acknowledgement had come, so it may have waited; f was sent into a closed window.
+    expected = [(10, 10), (11, 10), (16, 10), (18, 10), (30, 30), (40, 30)]
+    assert reassemble(packets)[0][0].times == [(time * ms, drained * ms) for time, drained in expected]
