@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from testbed.checkers.captures import Captures
 from testbed.checkers.expectations import Expectations
 from testbed.checkers.result import CheckResult, Findings
-from testbed.history import FOREVER, History, Life, Message, Stream
+from testbed.history import FOREVER, Ended, History, Life, Message, Stream
 
 HANG = 10_000_000_000
 """A message that was neither delivered nor given up for so long (ns) hangs, whether or not traffic came to its end."""
+LAST_MESSAGES = 1_000_000_000
+"""Messages sent within this time (ns) before the end of traffic may be in flight when the nodes are stopped."""
 TELL_WITHIN = 5_000_000_000
 """The other end of a stream must know of its reset within this time (ns)."""
 
@@ -154,20 +156,20 @@ class _Judge:
         sides = {end.side for end in ended}
         if resets and len(sides) == 1:
             other = "receiver" if "sender" in sides else "sender"
-            lives = self._receivers if other == "receiver" else self._senders
-            known = self._knew(other)
+            holder = self._holder(other)
             told_by = resets[0].t + TELL_WITHIN
-            if known and lives and lives[-1].ended > told_by and self._history.end > told_by:
-                self._say(
-                    f"reset ({resets[0].cause}) at its {next(iter(sides))}, but its {other} never learned",
-                    resets[0],
-                    lives,
-                )
+            if holder is not None and holder.ended > told_by and self._history.end > told_by:
+                what = f"reset ({resets[0].cause}) at its {next(iter(sides))}, but its {other} never learned"
+                self._say(what, resets[0], [holder])
 
-    def _knew(self, side: str) -> bool:
-        """Whether anybody at this end of the stream had it open."""
+    def _holder(self, side: str) -> Life | None:
+        """The life that last had this end of the stream; a later life of its endpoint's owner knows nothing of it."""
         stream = self._stream
-        return side in {one.side for one in stream.opened} | {one.side for one in stream.moved}
+        held = [(one.t, one.life) for one in stream.opened if one.side == side]
+        held += [(one.t, one.life) for one in stream.moved if one.side == side]
+        if not held and side == "sender":
+            held = [(message.t, message.life) for message in stream.sent]
+        return self._history.lives[max(held)[1]] if held else None
 
     def undelivered(self) -> None:
         """What was sent and not delivered, after the last that was (gaps before it have been told)."""
@@ -180,18 +182,23 @@ class _Judge:
         what = f"message {message.number} was never delivered"
         if message.number < self._acknowledged:
             self._say(f"{what}, but acknowledged as delivered", message, self._receivers)
-        elif any(end.cause for end in self._stream.ended):
+        elif any(self._excuses(end, message) for end in self._stream.ended):
             self._counts["given_up_by_reset"] += 1
         elif self._nobody_left():
             self._counts["lost_with_both_ends"] += 1
         else:
             self._overdue(what, message)
 
+    def _excuses(self, end: Ended, message: Message) -> bool:
+        """Whether the message was given up openly. That nodes end their streams when they are stopped excuses only what
+        was sent just before."""
+        finished = self._history.finished
+        return bool(end.cause) and (finished is None or end.t <= finished or message.t > finished - LAST_MESSAGES)
+
     def _nobody_left(self) -> bool:
         """Whether those who would have to say that the stream is over are gone themselves."""
-        sender_gone = bool(self._senders) and _killed(self._senders[-1])
-        receiver_gone = bool(self._receivers) and _killed(self._receivers[-1])
-        return sender_gone and (receiver_gone or not self._knew("receiver"))
+        sender, receiver = self._holder("sender"), self._holder("receiver")
+        return sender is not None and _killed(sender) and (receiver is None or _killed(receiver))
 
     def _overdue(self, what: str, message: Message) -> None:
         finished = self._history.finished
@@ -207,16 +214,12 @@ class _Judge:
 
     def _waited(self, message: Message) -> int:
         """How long the message has waited while both of its ends lived and no fault was active."""
-        ends = [life.ended for life in (*self._senders[-1:], *self._receivers[-1:])]
-        healed = max((event["t"] for event in self._history.all("fault.healed", "fault.target-gone")), default=0)
-        begun = (
-            max(message.t, healed, *(moved.t for moved in self._stream.moved))
-            if self._stream.moved
-            else max(message.t, healed)
-        )
+        ends = [life.ended for life in (self._holder("sender"), self._holder("receiver")) if life is not None]
+        healed = [event["t"] for event in self._history.all("fault.healed", "fault.target-gone")]
+        begun = max([message.t, *healed, *(moved.t for moved in self._stream.moved)])
         stopped = self._history.first("traffic.stopped")
         until = stopped["t"] if stopped is not None else self._history.end
-        return int(min([until, *ends])) - begun
+        return min(int(until), *ends) - int(begun)
 
 
 def _killed(life: Life) -> bool:

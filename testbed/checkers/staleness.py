@@ -315,6 +315,9 @@ class _Confirmed:
         """When the last frame that was confirmed had been sent."""
         self._received = 0
         self._flight: dict[int, Data] = {}
+        self._repeated = begun
+        """When a frame was last sent that the owner had had already, as a sender does that has just arrived with its
+        endpoint: the next acknowledgement may answer it."""
 
     def violations(self, rows: list[Data], acks: list[Ack]) -> list[Data]:
         """The first frame of each offence. ``rows`` in the order of time."""
@@ -338,10 +341,13 @@ class _Confirmed:
             offending = ahead
             if row.stop > self._received:
                 self._flight[row.offset] = row
+            else:
+                self._repeated = row.begun
         return found
 
     def _acknowledge(self, ack: Ack) -> None:
         self._received = max(self._received, ack.received)
+        self._confirmed = max(self._confirmed, self._repeated)
         for at in [at for at, row in self._flight.items() if row.stop <= self._received]:
             self._confirmed = max(self._confirmed, self._flight.pop(at).begun)
         if ack.flags & frames.RETRANSMIT:
