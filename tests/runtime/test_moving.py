@@ -10,34 +10,10 @@ import pytest
 
 import connex
 from connex import EndpointMoved, HandoverFailed, TrafficClass
+from tests.runtime.counter import Counter, add
 from tests.runtime.lab import Lab, config, until
 
 MIB = 1 << 20
-
-
-class Counter:
-    """An application whose state is what it has seen: a count and a checksum, kept in a region when it freezes."""
-
-    def __init__(self, endpoint: connex.Endpoint) -> None:
-        self.endpoint = endpoint
-        self.region = endpoint.region("seen", 16)
-        self.count = int.from_bytes(self.region.view[:8], "big")
-        self.sum = int.from_bytes(self.region.view[8:], "big")
-        self.hooks: list[str] = []
-        endpoint.application = self
-        endpoint.on_freeze(self.freeze)
-        endpoint.on_thaw(lambda: self.hooks.append("thaw"))
-        endpoint.on_release(lambda cause: self.hooks.append(f"release {cause}"))
-        endpoint.on_message(self.take)
-
-    def take(self, message: connex.Message) -> None:
-        assert message.number == self.count, "out of order, or not once"
-        self.count += 1
-        self.sum = (self.sum * 31 + sum(message.payload)) % (1 << 64)
-
-    def freeze(self) -> None:
-        self.hooks.append("freeze")
-        self.region.write(0, self.count.to_bytes(8, "big") + self.sum.to_bytes(8, "big"))
 
 
 async def source_and_stage(lab: Lab, nodes: int = 3, **changes: Any) -> tuple[list[connex.Node], connex.OutboundStream]:
@@ -61,7 +37,7 @@ async def test_a_receiver_moves_round_and_round_under_traffic(lab: Lab) -> None:
         nonlocal sums, sent
         while moving:
             payload = draw.randbytes(draw.choice((10, 3000, 70_000, 600_000)))
-            sums = (sums * 31 + sum(payload)) % (1 << 64)
+            sums = add(sums, payload)
             assert await stream.send(payload) == sent
             sent += 1
             await asyncio.sleep(0)

@@ -22,13 +22,17 @@ from connex.runtime.metrics import Traffic
 _log = logging.getLogger("connex")
 
 HANDSHAKE_DEADLINE_S = 2.0
-"""A connection that has not proven itself by then is closed, and an attempt to connect is given up."""
+"""A connection that has not proven itself by then is closed."""
+CONNECT_DEADLINE_S = 0.7
+"""An attempt to connect is given up after this time, and a new one made: sooner than the kernel repeats a lost SYN."""
 HALF_OPEN_LIMIT = 64
 """Connections accepted and not proven yet; more are refused."""
 _BACKOFF_S = 0.05
 _BACKOFF_MOST_S = 1.0
 _STEADY_S = 1.0
-"""A channel that lived this long counts as a success: the next attempt is not delayed."""
+"""A channel that lived this long counts as a success: the next attempt is not delayed. After a shorter life it waits,
+but never long, because somebody is there."""
+_UNSTEADY = 2
 
 _Key = tuple[NodeName, TrafficClass]
 _Place = tuple[str, TrafficClass]
@@ -100,7 +104,7 @@ class Links:
         channel.attempt = attempt
         try:
             address = parse_locator(locator)
-            async with asyncio.timeout(HANDSHAKE_DEADLINE_S):
+            async with asyncio.timeout(CONNECT_DEADLINE_S):
                 await self.engine.loop.create_connection(lambda: channel, address.host, address.port)
         except (OSError, TimeoutError, LocatorError) as error:
             self._failed(attempt, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
@@ -110,11 +114,8 @@ class Links:
         if self._closing:
             return
         self.failed_attempts += 1
-        self._delay_next(attempt)
-        self._tell_failure(attempt.events, text)
-
-    def _delay_next(self, attempt: _Attempt) -> None:
         self._failures[attempt.key] = min(self._failures.get(attempt.key, 0) + 1, 10)
+        self._tell_failure(attempt.events, text)
 
     def _tell_failure(self, failed: list[ChannelWanted], text: str) -> None:
         for event in failed:
@@ -233,7 +234,7 @@ class Links:
             elif self.engine.loop.time() - opened_at >= _STEADY_S:
                 self._failures.pop(attempt.key, None)
             else:
-                self._delay_next(attempt)
+                self._failures[attempt.key] = min(self._failures.get(attempt.key, 0) + 1, _UNSTEADY)
         if opened_at is not None:
             self._forget(channel)
         if not self._all:

@@ -4,8 +4,21 @@ last sent.
 
 from __future__ import annotations
 
+import mmap
+
 from connex.core.errors import LimitExceeded, LocalProtocolError
 from connex.core.frames import Buffer
+
+_LARGE = 1 << 20
+
+
+def zeros(size: int) -> memoryview:
+    """Writable memory that is zero. A large piece is taken from the kernel page by page as it is touched, so that
+    making it does not hold the event loop.
+    """
+    if size < _LARGE:
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class Budget:
@@ -39,7 +52,7 @@ class StateRegion:
         self.name = name
         self._block = block
         self._budget = budget
-        self._writable = memoryview(bytearray(size))
+        self._writable = zeros(size)
         self._written = bytearray(self._blocks(size))
         """Per block, 1 if it was ever written: all others are zero on every node."""
         self._dirty: bytearray | None = None
@@ -88,7 +101,7 @@ class StateRegion:
         before = len(self)
         self._budget.take(self.name, size - before)
         kept = min(size, before)
-        old, self._writable = self._writable, memoryview(bytearray(size))
+        old, self._writable = self._writable, zeros(size)
         self._writable[:kept] = old[:kept]
         blocks = self._blocks(size)
         for flags in (self._written, self._dirty):
