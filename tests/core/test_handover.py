@@ -295,6 +295,16 @@ def test_a_peer_that_had_no_reason_to_speak_is_not_dead_when_a_stream_comes_to_i
     assert cluster.endings == []
 
 
+def test_a_stream_to_an_endpoint_whose_node_is_dead_ends_and_does_not_hang() -> None:
+    cluster, _ = talking()
+    cluster.kill("b")
+    cluster.run(3_000 * MS)
+    stream = cluster.open("a", "x", "y")
+    cluster.send("x", stream, b"to nobody")
+    cluster.run(3_000 * MS)
+    assert [(one.side, one.cause) for one in cluster.endings if one.stream == stream] == [("sender", "owner-died")]
+
+
 def test_limits_are_errors_by_name() -> None:
     cluster, _ = talking(config=Config(streams=1))
     with pytest.raises(LocalProtocolError, match="limit"):

@@ -141,6 +141,8 @@ class Membership:
                 life.heard_at = max(life.heard_at, now - config.heartbeat)
             silence = now - life.heard_at
             if life.state in ("dead", "left"):
+                # Something was begun with it since, in the belief that it lives.
+                self.on_lost(life.peer, ResetCause.OWNER_DIED, f"{node} is {life.state}", now)
                 continue
             if silence >= config.dead_after:
                 self._lose(life, ResetCause.OWNER_DIED, f"nothing heard of {node} for {silence // 1_000_000} ms", now)
