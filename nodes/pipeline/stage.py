@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline import kv, message, saved
@@ -14,6 +15,7 @@ from pipeline.link import Link
 from pipeline.message import DIGEST_SIZE, Header, Kind
 from pipeline.parameters import Parameters
 from pipeline.port import Buffer, Endpoint, Outbound, Service
+from pipeline.units import Units
 
 
 @dataclass(slots=True)
@@ -48,7 +50,11 @@ class Stage:
         self._endpoint = endpoint
         self._frozen = False
         self._running = False
-        self._queue: deque[Buffer] = deque()
+        self._queue: deque[tuple[int, Buffer]] = deque()
+        """What has been received and when, and no unit has begun."""
+        self._units = Units(parameters.compute_units, parameters.compute_ns)
+        self._since = 0
+        """No step begins before: from then on the network takes what comes of it."""
         self._in_service: dict[Timer, Buffer] = {}
         self._sequences: dict[int, _Sequence] = {}
         self._kv = kv.KvState(endpoint.region(kv.REGION, parameters.kv_bytes), parameters)
@@ -56,7 +62,7 @@ class Stage:
         receiver, service = ("sink", Service.TOKEN) if last else (f"stage-{number + 1}", Service.ACTIVATION)
         self._kind = Kind.TOKEN if last else Kind.ACTIVATION
         self._size = parameters.token_bytes if last else parameters.activation_bytes
-        self._next = Link(endpoint, clock, receiver, service, self._work, self._next_lost)
+        self._next = Link(endpoint, clock, receiver, service, self._next_ready, self._next_lost)
         self._source = Link(endpoint, clock, "source", Service.TOKEN, self._tell_all)
         if arrived:
             self._restore()
@@ -67,7 +73,7 @@ class Stage:
     # Role
 
     def take(self, sender: str, message: Buffer) -> None:
-        self._queue.append(message)
+        self._queue.append((self._clock.now(), message))
         self._work()
 
     def freeze(self) -> None:
@@ -82,13 +88,12 @@ class Stage:
         table = b"".join([_ROW.pack(*row) for row in rows])
         saved.save(self._endpoint.region(saved.STATE), [flags, table, b"".join(notices)])
         pending = [_UNSENT + part for part in self._next.unsent()]
-        pending += [_UNDONE + part for part in (*self._in_service.values(), *self._queue)]
+        pending += [_UNDONE + part for part in self._unfinished()]
         saved.save(self._endpoint.region(saved.PENDING), pending)
 
     def thaw(self) -> None:
         self._frozen = False
-        self._queue.extendleft(reversed(self._in_service.values()))
-        self._in_service.clear()
+        self._requeue(self._unfinished())
         if not self._source.idle:
             self._source.resume()
         self._tell_all()
@@ -122,25 +127,43 @@ class Stage:
             return
         self._running = True
         try:
-            parameters = self._parameters
             while self._queue and not self._frozen and self._next.ready:
-                if not parameters.compute_ns:
-                    self._finish(self._queue.popleft())
+                if not self._parameters.compute_ns:
+                    self._finish(self._queue.popleft()[1])
                     continue
-                if len(self._in_service) >= parameters.compute_units:
+                if len(self._in_service) >= self._units.count:
                     return
-                self._serve(self._queue.popleft())
+                received_at, received = self._queue.popleft()
+                done = self._units.begin(max(received_at, self._since))
+                if done <= self._clock.now():
+                    self._finish(received)
+                else:
+                    self._serve(received, done)
         finally:
             self._running = False
 
-    def _serve(self, message: Buffer) -> None:
+    def _serve(self, received: Buffer, until: int) -> None:
         def done() -> None:
             del self._in_service[timer]
-            self._finish(message)
+            self._finish(received)
             self._work()
 
-        timer = self._clock.call_in(self._parameters.compute_ns, done)
-        self._in_service[timer] = message
+        timer = self._clock.call_at(until, done)
+        self._in_service[timer] = received
+
+    def _next_ready(self) -> None:
+        self._since = self._clock.now()
+        self._work()
+
+    def _unfinished(self) -> list[Buffer]:
+        return [*self._in_service.values(), *(received for _, received in self._queue)]
+
+    def _requeue(self, messages: Iterable[Buffer]) -> None:
+        """Begin with these anew."""
+        now = self._clock.now()
+        self._queue = deque((now, message) for message in messages)
+        self._in_service.clear()
+        self._units = Units(self._parameters.compute_units, self._parameters.compute_ns)
 
     def _finish(self, received: Buffer) -> None:
         """One step of one request: from here to its end nothing else happens in between."""
@@ -202,9 +225,8 @@ class Stage:
         self._next.drop_held()
         for timer in self._in_service:
             timer.cancel()
-        stuck = [*self._in_service.values(), *self._queue]
-        self._in_service.clear()
-        self._queue.clear()
+        stuck = self._unfinished()
+        self._requeue(())
         for received in stuck:
             self._give_up(message.parse(received)[0], text)
 
@@ -242,7 +264,7 @@ class Stage:
             self._sequences[slot] = _Sequence(life, request, next_step, chain[:size], failed_step, notice)
             start += length
         pending = saved.load(self._endpoint.region(saved.PENDING))
-        self._queue.extend(part[1:] for part in pending if part[:1] == _UNDONE)
+        self._requeue(part[1:] for part in pending if part[:1] == _UNDONE)
         if flags[1]:
             self._source.arrive(False, [])
         self._next.arrive(bool(flags[0]), [part[1:] for part in pending if part[:1] == _UNSENT])
