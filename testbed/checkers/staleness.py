@@ -112,20 +112,22 @@ def _pauses(history: History) -> Pauses:
 def _turning(captures: Captures, stream: Stream, news: _News, pauses: Pauses, found: Findings) -> list[int]:
     """How long senders of this stream went on under an epoch after they had learned of a newer one; late is a fail.
 
-    Frames that can have waited in the sender's kernel since before that (no segment was begun since then while all
-    before it was acknowledged) prove nothing.
+    Frames that can have waited in the sender's kernel since before that prove nothing: their message had been written,
+    and no segment was begun since then while all before it was acknowledged.
     """
     role = captures.sent.get(stream.id)
     if role is None or not stream.receiver:
         return []
     turns = []
     late: dict[tuple[str, int], Data] = {}
+    written = {message.number: message.t for message in stream.sent}
     for row in role.data:
         node = captures.node(row.channel)
         for epoch, (at, round_trip) in news.learned(stream, node).items():
             if row.destination_epoch >= epoch or row.begun <= at:
                 continue
-            if row.drained <= at + round_trip + SLACK + _paused(pauses.get(node, ()), at, row.begun):
+            given = max(row.drained, written.get(row.message, 0))
+            if given <= at + round_trip + SLACK + _paused(pauses.get(node, ()), at, row.begun):
                 turns.append(row.begun - at)
             else:
                 late.setdefault((node, epoch), row)
