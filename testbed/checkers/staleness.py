@@ -219,7 +219,7 @@ def _refusals(
             continue
         answers = said.get((node, stream.id), [])
         answer = next((at for at in answers[bisect_left(answers, row.time - CLOCK) :]), None)
-        until = row.time + ANSWER_WITHIN + _paused(pauses.get(node, ()), row.time, row.time + ANSWER_WITHIN)
+        until = _deadline(pauses.get(node, ()), row.time, ANSWER_WITHIN)
         alive = any(
             life.node == node and life.begin <= row.time and min(life.ended, history.end) > until
             for life in history.lives
@@ -264,6 +264,15 @@ def _owner(history: History, endpoint: str, at: int) -> str:
     """The node that owned the endpoint at that time."""
     owners = [tenure.life.node for tenure in history.tenures.get(endpoint, ()) if tenure.begin <= at <= tenure.end]
     return owners[-1] if owners else ""
+
+
+def _deadline(pauses: Iterable[tuple[int, int]], begin: int, allowed: int) -> int:
+    """When a node has been running for ``allowed`` ns since ``begin``."""
+    until = begin + allowed
+    for at, end in sorted(pauses):
+        if end > begin and at < until:
+            until += end - max(begin, at)
+    return until
 
 
 def _paused(pauses: Iterable[tuple[int, int]], begin: int, end: int) -> int:
