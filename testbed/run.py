@@ -39,7 +39,7 @@ class Run:
         self._folder = folder
         self._log = log
         self._progress = progress
-        self._flowing = False
+        self._over = False
         self._faults: dict[Any, str] = {}
         self._source: dict[str, Any] = {"issued": 0, "done": 0, "failed": 0, "tokens": 0}
         log.listener = self._on_event
@@ -52,7 +52,7 @@ class Run:
         with interruption(self._progress.phase) as interrupted:
             async with running:
                 await running.carry(self._work(running), interrupted)
-                if self._flowing:
+                if not self._over:
                     self._stopped("the run was broken off")
                 self._progress.phase("taking everything down")
             self._log.record("run.finished")
@@ -78,7 +78,6 @@ class Run:
     async def _traffic(self, world: LiveWorld, injector: Injector) -> None:
         duration = self._prepared.duration
         await self._ask_source(world, "start", ANSWER_WITHIN)
-        self._flowing = True
         self._log.record("traffic.started")
         self._progress.phase(f"traffic and faults for {duration / SECOND:g} s")
         faults = asyncio.create_task(injector.run(), name="faults")
@@ -110,7 +109,7 @@ class Run:
 
     def _stopped(self, missing: str | None) -> None:
         """Mark the end of the traffic: what happens to streams from now on is the nodes being stopped."""
-        self._flowing = False
+        self._over = True
         counts = {name: self._source[name] for name in ("issued", "done", "failed", "tokens")}
         self._log.record("traffic.stopped", complete=missing is None, missing=missing, **counts)
 
