@@ -85,7 +85,7 @@ STATES = {1: "alive", 2: "leaving", 3: "left", 4: "dead"}
 SPEAKERS = {1: "sender", 2: "receiver"}
 MOVED = {1: "destination-moved", 2: "sender-moved"}
 SIDES = {1: "inbound", 2: "outbound"}
-RECORDS = {1: "REGION", 2: "STATE"}
+RECORDS = {1: "REGION", 2: "STATE", 3: "PEERS"}
 
 
 class Text(StrField):  # type: ignore[misc]
@@ -281,6 +281,22 @@ class State(Packet):  # type: ignore[misc]
     ]
 
 
+class OtherEnd(_Part):
+    name = "other end"
+    fields_desc = [PacketField("binding", Binding(), Binding), ByteEnumField("stream_class", 1, CLASSES)]
+
+
+class Peers(Packet):  # type: ignore[misc]
+    """The first record of a transfer stream: where the other ends of the endpoint's streams are."""
+
+    name = "PEERS"
+    fields_desc = [
+        ByteEnumField("record", 3, RECORDS),
+        FieldLenField("end_count", None, count_of="ends", fmt="I"),
+        PacketListField("ends", [], OtherEnd, count_from=lambda pkt: pkt.end_count),
+    ]
+
+
 _BODIES: dict[int, type[Any]] = {
     1: Hello,
     2: Proof,
@@ -404,7 +420,7 @@ _DETAILS: dict[type[Any], Any] = {
 
 def record(content: bytes) -> Any:
     """The layer of one record of a transfer stream."""
-    return {1: Region, 2: State}.get(content[0] if content else 0, Raw)(content)
+    return {1: Region, 2: State, 3: Peers}.get(content[0] if content else 0, Raw)(content)
 
 
 def register(port: int) -> None:

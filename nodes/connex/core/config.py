@@ -74,7 +74,7 @@ class Config:
     handover_timeout: int = 30 * SECOND
     """Preparation that takes longer is aborted."""
     precopy_rounds: int = 8
-    precopy_goal: int = 256 * KIB
+    precopy_goal: int = 64 * KIB
     """Dirty bytes below which the source freezes."""
-    block: int = 64 * KIB
+    block: int = 16 * KIB
     """Granularity at which changes of a state region are tracked and moved."""

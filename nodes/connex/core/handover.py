@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from connex.core import frames
+from connex.core.binding import Binding
 from connex.core.context import Context
 from connex.core.credit import ReceiveCredit
 from connex.core.endings import Endings
@@ -23,11 +24,14 @@ from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, Traff
 from connex.core.moving import Moving
 from connex.core.routing import Routing
 from connex.core.state import (
+    PEERS,
     REGION,
     STATE,
     MovedStream,
+    decode_peers,
     decode_region,
     decode_streams,
+    encode_peers,
     encode_region,
     encode_streams,
 )
@@ -247,6 +251,9 @@ class Handovers:
         handover.phase = Phase.PRECOPY
         self._moving.add_transfer(out)
         self._say(handover, "prepared")
+        endpoint = self._routing.owned[handover.endpoint]
+        streams = list(endpoint.outbound.values()), list(endpoint.inbound.values())
+        self._flow.write(handover.id, encode_peers(*streams, self._context.locators), now)
         self._want_regions(handover)
 
     def _committed(self, handover: Handover, now: int) -> None:
@@ -331,7 +338,7 @@ class Handovers:
             kind = message.payload[0] if message.payload else 0
             handover.moved += len(message.payload)
             try:
-                if handover.state is not None or kind not in (REGION, STATE):
+                if handover.state is not None or kind not in (REGION, STATE, PEERS):
                     raise RemoteProtocolError(
                         f"transfer record of type {kind}" + (" after the state" if handover.state is not None else "")
                     )
@@ -342,12 +349,22 @@ class Handovers:
                             f"region {name} of {size} bytes: the limit is {self._context.config.region}"
                         )
                     self._context.emit(RegionReceived(handover.id, handover.endpoint, name, size, offset, data))
+                elif kind == PEERS:
+                    self._get_ready(decode_peers(message.payload))
                 else:
                     handover.state = decode_streams(message.payload, handover.endpoint)
             except RemoteProtocolError as error:
                 self._drop(handover, str(error))
                 self._send(handover.peer.node, FrameType.DECLINED, handover.id, frames.text(str(error), 2))
                 return
+
+    def _get_ready(self, peers: list[tuple[Binding, TrafficClass]]) -> None:
+        """Open the channels that the endpoint's streams will need, so that its cutover does not wait for them."""
+        for binding, traffic_class in peers:
+            if binding.node and binding.locator and binding.node != self._context.me.node:
+                self._context.locators.setdefault(binding.node, binding.locator)
+                for kind in (TrafficClass.CONTROL, traffic_class):
+                    self._context.scheduler.want(binding.node, kind)
 
     def _commit(self, handover: Handover, frame: Frame, now: int) -> None:
         """The one commit point."""

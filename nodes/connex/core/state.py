@@ -16,6 +16,7 @@ from connex.core.stream import Held
 
 REGION = 1
 STATE = 2
+PEERS = 3
 _INBOUND, _OUTBOUND = 1, 2
 _FIN, _OPENED, _FIN_ACKNOWLEDGED = 1, 2, 4
 
@@ -61,6 +62,35 @@ def decode_region(record: Buffer) -> Region:
     if offset + len(view) - start > size:
         raise RemoteProtocolError(f"region record {name}: bytes up to {offset + len(view) - start} of {size}")
     return Region(name, size, offset, view[start:])
+
+
+def encode_peers(outbound: list[Outbound], inbound: list[Inbound], locators: dict[NodeName, str]) -> bytes:
+    """The PEERS record: where the other ends of an endpoint's streams are, so that its target can prepare for them."""
+    ends = [
+        (out.route.receiver, out.route.traffic_class, out.peer_epoch, out.node, out.incarnation) for out in outbound
+    ]
+    ends += [
+        (into.route.sender, into.route.traffic_class, into.peer_epoch, into.node, into.incarnation) for into in inbound
+    ]
+    parts = [b"\x03", frames.number(len(ends), 4)]
+    for name, traffic_class, epoch, node, incarnation in ends:
+        binding = Binding(name, epoch, node, incarnation, locators.get(node, ""))
+        parts += [frames.binding(binding), bytes((traffic_class,))]
+    return b"".join(parts)
+
+
+def decode_peers(record: Buffer) -> list[tuple[Binding, TrafficClass]]:
+    """Read a PEERS record; raises RemoteProtocolError where it is malformed."""
+    body = BodyReader(record)
+    body.take(1)
+    peers: list[tuple[Binding, TrafficClass]] = []
+    for _ in range(body.number(4)):
+        binding, traffic_class = body.binding(), body.number(1)
+        if not 1 <= traffic_class <= 3:
+            raise RemoteProtocolError(f"peers record: class {traffic_class}")
+        peers.append((binding, TrafficClass(traffic_class)))
+    body.finish()
+    return peers
 
 
 def encode_streams(outbound: list[Outbound], inbound: list[Inbound], locators: dict[NodeName, str]) -> bytes:
