@@ -14,26 +14,13 @@ HELLO, PROOF, REFUSED, HEARTBEAT, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 OPEN, DATA, ACK, RESET, STALE = 16, 17, 18, 19, 20
 ANNOUNCE, RESOLVE = 32, 33
 PREPARE, PREPARED, DECLINED, COMMIT, COMMITTED, RELEASE, RELEASED, ABORT, UNKNOWN = range(48, 57)
+TYPES = frozenset({*range(1, 7), *range(16, 21), 32, 33, *range(48, 57)})
 REPLY, FIN, RETRANSMIT = 1, 2, 4
 CLASSES = ("CONTROL", "TOKEN", "ACTIVATION", "KV")
-RESET_CAUSES = {
-    1: "endpoint-unknown",
-    2: "owner-died",
-    3: "owner-restarted",
-    4: "endpoint-ended",
-    5: "cancelled",
-    6: "limit-exceeded",
-    7: "protocol-error",
-    8: "handover-in-doubt",
-    9: "fenced",
-    10: "unknown-stream",
-    11: "node-left",
-    12: "unreachable",
-}
 
 MAGIC, VERSION = 0x4358, 1
 HEADER_BYTES = 56
-_HEADER = Struct(">HBBBBHIQQQQIII")
+HEADER = Struct(">HBBBBHIQQQQIII")
 _CHECKED = 52
 _LIMITS = (16 * 1024, 16 * 1024, 256 * 1024, 256 * 1024)
 _START = b"CX\x01"
@@ -173,7 +160,7 @@ class Splitter:
         return at + len(taken)
 
     def _accept(self, header: memoryview) -> None:
-        fields = _HEADER.unpack(header)
+        fields = HEADER.unpack(header)
         problem = check_header(fields, header)
         if problem:
             self.malformed = problem
@@ -190,7 +177,7 @@ class Splitter:
         found = head.find(_START)
         while found >= 0 and found + HEADER_BYTES <= len(head):
             header = memoryview(bytes(head[found : found + HEADER_BYTES]))
-            if not check_header(_HEADER.unpack(header), header):
+            if not check_header(HEADER.unpack(header), header):
                 self.skipped += found
                 self._begun, self._drained = time, drained
                 self._lost = False
@@ -206,7 +193,7 @@ class Splitter:
 
 def pack_header(fields: tuple[int, ...]) -> bytes:
     """The bytes of a header, with the checksum that it has."""
-    return _HEADER.pack(*fields)
+    return HEADER.pack(*fields)
 
 
 def check_header(fields: tuple[int, ...], raw: memoryview) -> str:

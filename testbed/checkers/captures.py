@@ -329,6 +329,8 @@ class _Cut:
     def _control(self, channel: int, frame: Frame) -> None:
         header = Header(*frame.header)
         body: Mapping[str, Any] = {}
+        if header.type not in frames.TYPES:
+            self._malformed(channel, f"a frame of type {header.type}")
         if frame.complete:
             try:
                 body = frames.read_body(header, b"".join(frame.payload))
