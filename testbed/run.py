@@ -7,6 +7,7 @@ everything that was made is undone in reverse order, and the folder says what ha
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -55,6 +56,9 @@ class Run:
                 if not self._over:
                     self._stopped("the run was broken off")
                 self._progress.phase("taking everything down")
+            if interrupted.done() and not running.kept:
+                name = signal.Signals(interrupted.result()).name
+                self._log.record("run.interrupted", signal=name)
             self._log.record("run.finished")
             return interrupted.result() if interrupted.done() and not running.kept else None
 

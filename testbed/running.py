@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -76,6 +75,10 @@ class RunningTopology:
         self._push("keeper", self._keeper.close)  # last of all: it answers whoever has asked for the end
         self._push("record", _plain(record.forget))
         self._push("connections", self.world.aclose)
+        self._keeper.open()  # before anything is made: it can be taken down from the first moment on
+        down = asyncio.create_task(self._keeper.down.wait(), name="asked down")
+        down.add_done_callback(self._down)
+        self._push("keeper", _plain(down.cancel))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -90,10 +93,6 @@ class RunningTopology:
         self.watch(self._backend.wire.failed)
         if self._backend.sniffer is not None:
             self.watch(self._backend.sniffer.failed)
-        self._keeper.open()
-        down = asyncio.create_task(self._keeper.down.wait(), name="asked down")
-        down.add_done_callback(self._down)
-        self._push("keeper", _plain(down.cancel))
 
     async def start_nodes(self, names: Sequence[str]) -> None:
         self._push("nodes", self.world.stop)
@@ -108,9 +107,7 @@ class RunningTopology:
         first: list[asyncio.Future[Any]] = [task, interrupted, self.ended]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            if interrupted.done() and not self.kept:
-                self._log.record("run.interrupted", signal=signal.Signals(interrupted.result()).name)
-            elif self.ended.done() and not (self.kept and self.asked_down):
+            if self.ended.done() and not (self.kept and self.asked_down):
                 self.trouble(self.ended.result())
             task.cancel()
         try:

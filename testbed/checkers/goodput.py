@@ -62,7 +62,8 @@ def _hanging(history: History, unanswered: set[object], found: Findings) -> None
     )
     if hanging:
         sources = {life.index: life for life, _ in history.records("app.request")}.values()
-        gone = [f"{life.name}, which issued them, had ended" for life in sources if life.ended <= stopped["t"]]
+        gone = ["the run was broken off"] if history.all("run.interrupted", "run.error") else []
+        gone += [f"{life.name}, which issued them, had ended" for life in sources if life.ended <= stopped["t"]]
         found.unless(gone[0] if gone else history.gaps(history.lives), what, "traffic.stopped", hanging[:20])
     else:
         found.doubt(f"traffic did not come to its end: {stopped.get('missing')}", "traffic.stopped", stopped)
