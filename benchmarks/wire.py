@@ -1,7 +1,7 @@
 """How fast the wire relays, beside a plain kernel bridge between the same interfaces, measured in the same
 run.
 
-python benchmarks/wire.py [--repeats 5] [--seconds 1]
+python -m benchmarks.wire [--repeats 5] [--seconds 1]
 
 Rows are medians over the repeats. "Flood" is a sender that never waits, of 1514-byte frames; "paced" one that
 sends at an even rate (a few frames every 100 us) and does not catch up on what it missed. Delay error: how

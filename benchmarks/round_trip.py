@@ -1,6 +1,6 @@
 """How long a 128-byte TOKEN message takes there and back, beside a bare uvloop echo, ZeroMQ and Gloo in the same run.
 
-python benchmarks/token.py [--repeats 5] [--messages 5000]
+python -m benchmarks.round_trip [--repeats 5] [--messages 5000]
 
 Both sides are processes in two network namespaces joined by a veth pair. Times are medians over the repeats; a ratio is
 the median of the ratios to the bare echo of the same repeat.
