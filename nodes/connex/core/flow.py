@@ -14,6 +14,7 @@ from connex.core.events import (
     MessageReady,
     SendSpace,
 )
+from connex.core.express import Express
 from connex.core.frames import Buffer, Flag, Frame
 from connex.core.identity import NodeName, Peer, StreamId, TrafficClass
 from connex.core.opening import Opening
@@ -24,7 +25,6 @@ from connex.core.table import LIMIT, StreamTable
 from connex.core.timers import Key
 
 _FIN, _RETRANSMIT = int(Flag.FIN), int(Flag.RETRANSMIT)
-_TOKEN = int(TrafficClass.TOKEN)
 _COMPLETE, _GAP, _DUPLICATE = Arrival.COMPLETE, Arrival.GAP, Arrival.DUPLICATE
 """Plain numbers and names, because operators and look-ups of enumerations are slow and these serve every frame."""
 
@@ -50,6 +50,7 @@ class Flow:
         endings: Endings,
         opening: Opening,
         peers: Callable[[NodeName], Peer | None],
+        express: Express,
     ) -> None:
         self._context = context
         self._routing = routing
@@ -58,6 +59,7 @@ class Flow:
         self._endings = endings
         self._opening = opening
         self._peer = peers
+        self._express = express
         self.on_transfer: Callable[[Inbound, int], None] = _nobody
         """Called when a transfer stream has a complete record."""
         self.on_progress: Callable[[Outbound, int], None] = _nobody
@@ -74,7 +76,7 @@ class Flow:
         if len(payload) > self._context.config.message:
             raise LocalProtocolError(f"message of {len(payload)} bytes: the limit is {self._context.config.message}")
         number = out.send.write(payload)
-        self._offer_written(out, now)
+        self._table.offer(out, now)
         return number
 
     def try_write(self, stream: StreamId, payload: Buffer, now: int) -> int | None:
@@ -89,17 +91,11 @@ class Flow:
             return None
         if size > limits.message:
             raise LocalProtocolError(f"message of {size} bytes: the limit is {limits.message}")
+        if self._express.send(out, payload, size, now):
+            return send.next_message - 1
         number = send.write(payload)
-        self._offer_written(out, now)
+        self._table.offer(out, now)
         return number
-
-    def _offer_written(self, out: Outbound, now: int) -> None:
-        if (
-            not out.timed
-            or out.route.traffic_class != _TOKEN
-            or not self._context.scheduler.express(out.node, _TOKEN, out, now)
-        ):
-            self._table.offer(out, now)
 
     def can_send(self, stream: StreamId, size: int) -> bool:
         """Whether ``size`` more bytes may be written now; if not, SendSpace says when to try again."""

@@ -120,7 +120,7 @@ def decode_header(data: Buffer, start: int = 0, payload: Buffer = b"") -> tuple[
         destination,
         check,
     ) = HEADER.unpack_from(data, start)
-    if crc32(memoryview(data)[start : start + 52]) != check:
+    if crc32(data[start : start + 52]) != check:
         raise RemoteProtocolError("frame header: checksum does not match")
     if magic != MAGIC or version != VERSION or reserved or flags > 7 or traffic_class > 3 or kind not in _TYPES:
         raise RemoteProtocolError(

@@ -15,6 +15,7 @@ from connex.core.context import Context
 from connex.core.endings import Endings
 from connex.core.errors import LocalProtocolError, RemoteProtocolError, ResetCause, UnknownEndpoint
 from connex.core.events import Event
+from connex.core.express import Express
 from connex.core.flow import Flow, Message
 from connex.core.frames import Buffer, Frame, FrameType
 from connex.core.handover import Handover, Handovers
@@ -55,7 +56,8 @@ class Node:
         refusals = Refusals(context, routing, table)
         self._endings = endings = Endings(context, routing, table, refusals, self._life)
         self._opening = opening = Opening(context, routing, table, refusals, endings)
-        self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life)
+        self._express = Express(context, table)
+        self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life, self._express)
         moving = Moving(context, routing, table, opening)
         self._handovers = Handovers(context, routing, flow, moving, endings, self._life, accepts)
         self._membership = Membership(self._context, self._routing, self._watched)
@@ -204,6 +206,16 @@ class Node:
             if handler is None:
                 raise RemoteProtocolError(f"frame of type {kind} on an open channel")
             handler(node, frame, now)
+
+    def receive_message(self, node: NodeName, frame: Frame, now: int) -> bytes | None:
+        """The short way for a DATA frame that is the next message of its stream as a whole, with none waiting before
+        it: its payload, delivered by this call. None if it is not; then nothing has changed, and ``receive_frame``
+        takes it.
+        """
+        payload = self._express.receive(node, frame, now)
+        if payload is not None:
+            self._membership.heard(node, now)
+        return payload
 
     def handle_timer(self, now: int) -> None:
         """Do what is due. Call it at ``next_deadline()``; later is allowed."""

@@ -40,11 +40,12 @@ class Source(Protocol):
 class Lane:
     """What waits for one channel."""
 
-    __slots__ = ("channels", "node", "sources", "traffic_class", "urgent", "wanted", "writable")
+    __slots__ = ("channels", "node", "number", "sources", "traffic_class", "urgent", "wanted", "writable")
 
     def __init__(self, node: NodeName, traffic_class: TrafficClass) -> None:
         self.node = node
         self.traffic_class = traffic_class
+        self.number = int(traffic_class)
         self.channels = 0
         self.writable = True
         self.wanted = False
@@ -67,16 +68,16 @@ class Scheduler:
         self._batch = {kind: limits.batch for kind, limits in config.classes.items()}
         self._emit = emit
         self._locate = locate
-        self._lanes: dict[tuple[NodeName, int], Lane] = {}
+        self.lanes: dict[tuple[NodeName, int], Lane] = {}
         self._busy: dict[Lane, None] = {}
-        self._express: list[Outgoing] = []
-        """What was sent at once because nothing waited before it."""
+        self.express: list[Outgoing] = []
+        """Handed out with the next poll before all others: see ``connex.core.express``."""
 
     def lane(self, node: NodeName, traffic_class: int) -> Lane:
         key = (node, traffic_class)
-        lane = self._lanes.get(key)
+        lane = self.lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(node, TrafficClass(traffic_class))
+            lane = self.lanes[key] = Lane(node, TrafficClass(traffic_class))
             if node == self._me:
                 lane.channels = 1
         return lane
@@ -85,12 +86,12 @@ class Scheduler:
         """Other nodes to which a channel of the class is open."""
         return [
             node
-            for (node, kind), lane in self._lanes.items()
+            for (node, kind), lane in self.lanes.items()
             if kind == traffic_class and lane.channels and node != self._me
         ]
 
     def is_open(self, node: NodeName, traffic_class: int) -> bool:
-        lane = self._lanes.get((node, traffic_class))
+        lane = self.lanes.get((node, traffic_class))
         return lane is not None and lane.channels > 0
 
     def post(self, node: NodeName, frame: Frame) -> None:
@@ -107,25 +108,8 @@ class Scheduler:
         lane.sources[source] = None
         self._wake(lane)
 
-    def express(self, node: NodeName, traffic_class: int, source: Source, now: int) -> bool:
-        """Take what the source has straight away, if nothing waits for its channel: the short way of a lone message.
-
-        Says False if it has to wait for its turn.
-        """
-        lane = self._lanes.get((node, traffic_class))
-        if lane is None or self._express or not lane.channels or not lane.writable or lane.urgent or lane.sources:
-            return False
-        buffers: list[Buffer] = []
-        source.fill(buffers, self._batch[lane.traffic_class], now)
-        if buffers:
-            self._express.append(Outgoing(node, lane.traffic_class, buffers))
-        if source.wants_to_send(now):
-            lane.sources[source] = None
-            self._wake(lane)
-        return True
-
     def withdraw(self, node: NodeName, traffic_class: int, source: Source) -> None:
-        lane = self._lanes.get((node, traffic_class))
+        lane = self.lanes.get((node, traffic_class))
         if lane is not None:
             lane.sources.pop(source, None)
 
@@ -147,7 +131,7 @@ class Scheduler:
 
     def needed(self, node: NodeName, traffic_class: int) -> bool:
         """Whether anything waits for a channel that is not there."""
-        lane = self._lanes.get((node, traffic_class))
+        lane = self.lanes.get((node, traffic_class))
         return lane is not None and not lane.channels and bool(lane.urgent or lane.sources)
 
     def opened(self, node: NodeName, traffic_class: int) -> None:
@@ -177,7 +161,7 @@ class Scheduler:
 
     def forget(self, node: NodeName) -> None:
         """The node's life is over: nothing waits for it any more."""
-        for (name, _), lane in self._lanes.items():
+        for (name, _), lane in self.lanes.items():
             if name == node:
                 lane.urgent.clear()
                 lane.sources.clear()
@@ -185,11 +169,11 @@ class Scheduler:
 
     def frames(self, now: int) -> list[Outgoing]:
         """One turn of every channel that has something to send and room for it."""
-        result = self._express
+        result = self.express
         busy = self._busy
         if not result and not busy:
             return result
-        self._express = []
+        self.express = []
         for lane in sorted(busy, key=_by_class) if len(busy) > 1 else list(busy):
             buffers: list[Buffer] = []
             budget = self._batch[lane.traffic_class]

@@ -121,6 +121,21 @@ class SendStream:
         self._unacknowledged.append(Held(number, start, end, payload))
         return number
 
+    def write_through(self, payload: Buffer, size: int) -> int:
+        """``write``, and count it as put into one frame, if nothing waits before it and credit allows: returns its
+        offset, or -1 and nothing has changed.
+        """
+        messages = self._unacknowledged
+        start = self.next_offset
+        end = start + size
+        if self._position != len(messages) or end > self.limit or self.fin is not None:
+            return -1
+        messages.append(Held(self.next_message, start, end, payload))
+        self.next_message += 1
+        self._position += 1
+        self.next_offset = self._at = self.sent = end
+        return start
+
     def finish(self) -> None:
         """No message follows."""
         if self.fin is None:
@@ -348,6 +363,20 @@ class ReceiveStream:
         self._received_message = message + 1
         self._buffer, self._view = None, memoryview(b"")
         return Arrival.COMPLETE
+
+    def pass_through(self, message: int, offset: int, end: int) -> bool:
+        """Count a message that arrived whole as received and delivered, if it is the next and none waits."""
+        if (
+            message != self._received_message
+            or offset != self.received
+            or self._complete
+            or self._buffer is not None
+            or self.fin is not None
+        ):
+            return False
+        self.message = self._received_message = message + 1
+        self.offset = self.received = end
+        return True
 
     def _receive_fin(self, message: int, offset: int) -> Arrival:
         if self.fin is not None:

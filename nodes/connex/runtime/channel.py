@@ -161,9 +161,10 @@ class Channel(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self.over:
             return
-        size = 0
-        for buffer in buffers:
-            size += len(buffer)
+        if len(buffers) == 2:
+            size = len(buffers[0]) + len(buffers[1])
+        else:
+            size = sum(map(len, buffers))
         self.sent_bytes += size
         if size <= _JOIN:
             transport.write(b"".join(buffers))
@@ -193,7 +194,8 @@ class Channel(asyncio.BufferedProtocol):
             target = self._target
             if target is None:
                 self._end += nbytes
-                self._parse()
+                if self._end < HEADER_SIZE or not self._parse_one():
+                    self._parse()
                 return
             self._filled += nbytes
             if self._filled == len(target):
@@ -208,6 +210,21 @@ class Channel(asyncio.BufferedProtocol):
             self._refuse(refusal)
         except ConnexError as error:
             self._violated(error)
+
+    def _parse_one(self) -> bool:
+        """Take the frame that the buffer holds, if it is exactly one: the usual case of small messages."""
+        end = self._end
+        length = end - HEADER_SIZE
+        if length > _DIRECT or self._start or not self._node:
+            return False
+        data = bytes(self._view[:end])
+        if _LENGTH.unpack_from(data, _LENGTH_AT)[0] != length:
+            return False
+        self._end = 0
+        self.received_frames += 1
+        frame, _ = decode_header(data, 0, data[HEADER_SIZE:])
+        self._engine.receive(self._node, frame, time.monotonic_ns())
+        return True
 
     def _parse(self) -> None:
         """Take every frame that is complete, and see to it that the next read fits the rest."""

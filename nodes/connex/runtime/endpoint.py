@@ -94,7 +94,7 @@ class Endpoint:
         """
         self._callback = callback
         if not self._arriving:
-            self._deliver_ready()
+            self._begin_direct()
 
     async def receive(self) -> Message:
         """The next message of any stream, taking turns between streams. Raises EndpointMoved once the endpoint is
@@ -180,13 +180,15 @@ class Endpoint:
         if self._moved is not None:
             raise self._moved
 
-    def _deliver_ready(self) -> None:
-        """Give the callback what became complete before it was there."""
+    def _begin_direct(self) -> None:
+        """From now on messages go to the callback at once; first what became complete before it was there."""
+        for ident, inbound in self.inbound.items():
+            self._engine.direct[ident] = inbound.deliver
         while self._ready and self._callback is not None:
             stream = next(iter(self._ready))
             del self._ready[stream]
             while (message := stream.take()) is not None:
-                self._engine.guard(self._callback, message)
+                self.call_back(message)
 
     def _next(self) -> Message | None:
         while self._ready and not self._arriving:
@@ -208,12 +210,14 @@ class Endpoint:
     def finish_arrival(self) -> None:
         self._arriving = False
         if self._callback is not None:
-            self._deliver_ready()
+            self._begin_direct()
         elif self._ready:
             self._wake()
 
     def add_inbound(self, stream: InboundStream) -> None:
         self.inbound[stream.id] = stream
+        if self._callback is not None and not self._arriving:
+            self._engine.direct[stream.id] = stream.deliver
         if self._opened_hook is not None:
             self._engine.guard(self._opened_hook, stream)
 
@@ -227,10 +231,14 @@ class Endpoint:
             return
         message = stream.take()
         if message is not None:
-            try:
-                callback(message)
-            except Exception as error:  # noqa: BLE001 - the application's, reported and not ours to judge
-                self._engine.report(f"on_message of endpoint {self.name}", error)
+            self.call_back(message)
+
+    def call_back(self, message: Message) -> None:
+        """Give a message to the callback."""
+        try:
+            self._callback(message)  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001 - the application's, reported and not ours to judge
+            self._engine.report(f"on_message of endpoint {self.name}", error)
 
     def stream_ended(self, stream: Stream, error: ConnexError | None) -> None:
         table: dict[StreamId, Any] = self.outbound if isinstance(stream, OutboundStream) else self.inbound

@@ -82,6 +82,7 @@ class Hosting:
             self.streams.outbound.pop(stream, None)
         for stream in endpoint.inbound:
             self.streams.inbound.pop(stream, None)
+            self._engine.direct.pop(stream, None)
             self._engine.revoke(stream)
 
     # Streams
@@ -122,6 +123,7 @@ class Hosting:
             stream = self.streams.outbound.pop(ident, None)
         else:
             stream = self.streams.inbound.pop(ident, None)
+            self._engine.direct.pop(ident, None)
             self._engine.revoke(ident)
         if stream is not None:
             stream.endpoint.stream_ended(stream, error)

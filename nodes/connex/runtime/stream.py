@@ -292,6 +292,14 @@ class InboundStream(Stream):
 
     # Called by the runtime
 
+    def deliver(self, number: int, offset: int, payload: bytes) -> None:
+        """Give a message that has just been delivered to the endpoint's callback."""
+        engine, endpoint = self.engine, self.endpoint
+        if engine.journal.active:
+            engine.journal.delivered(engine.moment, self.id, number, offset, payload, endpoint.epoch)
+        endpoint.delivered += 1
+        endpoint.call_back(Message(payload, self, number))
+
     def wake(self) -> bool:
         """A message is ready: let one who waits for this stream take it; says whether there was one."""
         while self._waiters:
