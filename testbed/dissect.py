@@ -6,8 +6,6 @@ Written from that page alone, and not from the codec of ``connex.core``: so the 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from pathlib import Path
 from struct import Struct
 from typing import Any
 
@@ -31,10 +29,6 @@ from scapy.fields import (
 from scapy.layers.inet import TCP
 from scapy.packet import Packet, Raw, bind_layers
 
-from testbed import frames
-from testbed.capture import CaptureReader
-from testbed.reassembly import INBOUND, Flow, Reassembler
-
 HEADER_BYTES = 56
 RAW: type[Any] = Raw
 _CHECKED = 52
@@ -42,44 +36,16 @@ _LENGTH_AT = 8
 _NUMBER = Struct(">I")
 
 TYPES = {
-    1: "HELLO",
-    2: "PROOF",
-    3: "REFUSED",
-    4: "HEARTBEAT",
-    5: "JOIN",
-    6: "LEAVE",
-    16: "OPEN",
-    17: "DATA",
-    18: "ACK",
-    19: "RESET",
-    20: "STALE",
-    32: "ANNOUNCE",
-    33: "RESOLVE",
-    48: "PREPARE",
-    49: "PREPARED",
-    50: "DECLINED",
-    51: "COMMIT",
-    52: "COMMITTED",
-    53: "RELEASE",
-    54: "RELEASED",
-    55: "ABORT",
-    56: "UNKNOWN",
-}
+    1: "HELLO", 2: "PROOF", 3: "REFUSED", 4: "HEARTBEAT", 5: "JOIN", 6: "LEAVE",
+    16: "OPEN", 17: "DATA", 18: "ACK", 19: "RESET", 20: "STALE", 32: "ANNOUNCE",
+    33: "RESOLVE", 48: "PREPARE", 49: "PREPARED", 50: "DECLINED", 51: "COMMIT", 52: "COMMITTED",
+    53: "RELEASE", 54: "RELEASED", 55: "ABORT", 56: "UNKNOWN",
+}  # fmt: skip
 CLASSES = {0: "CONTROL", 1: "TOKEN", 2: "ACTIVATION", 3: "KV"}
 CAUSES = {
-    1: "endpoint-unknown",
-    2: "owner-died",
-    3: "owner-restarted",
-    4: "endpoint-ended",
-    5: "cancelled",
-    6: "limit-exceeded",
-    7: "protocol-error",
-    8: "handover-in-doubt",
-    9: "fenced",
-    10: "unknown-stream",
-    11: "node-left",
-    12: "unreachable",
-}
+    1: "endpoint-unknown", 2: "owner-died", 3: "owner-restarted", 4: "endpoint-ended", 5: "cancelled", 6: "limit-exceeded",
+    7: "protocol-error", 8: "handover-in-doubt", 9: "fenced", 10: "unknown-stream", 11: "node-left", 12: "unreachable",
+}  # fmt: skip
 REFUSALS = {1: "version", 2: "cluster", 3: "proof", 4: "limit", 5: "name-in-use"}
 STATES = {1: "alive", 2: "leaving", 3: "left", 4: "dead"}
 SPEAKERS = {1: "sender", 2: "receiver"}
@@ -427,70 +393,3 @@ def register(port: int) -> None:
     """Let scapy take TCP on this port for Connex (``sniff(offline=..., session=TCPSession)``)."""
     bind_layers(TCP, Connex, sport=port)
     bind_layers(TCP, Connex, dport=port)
-
-
-class _Told:
-    """A sink that turns one flow into lines."""
-
-    def __init__(self, flow: Flow, lines: list[str]) -> None:
-        self._flow = flow
-        self._lines = lines
-        self._time = flow.began
-        self._splitter = frames.Splitter(self._frame, from_start=flow.whole)
-        self._silent = False
-
-    def data(self, time: int, drained: int, payload: memoryview) -> None:
-        self._time = time
-        if not self._silent:
-            self._splitter.data(time, drained, payload)
-        if self._splitter.malformed and not self._silent:
-            self._silent = True
-            self._say(f"not Connex from here on: {self._splitter.malformed}")
-
-    def hole(self, time: int, length: int) -> None:
-        self._time = time
-        self._say(f"{length} bytes are not in the capture")
-        self._splitter.hole(time, length)
-
-    def _frame(self, frame: frames.Frame) -> None:
-        header = frames.pack_header(frame.header)
-        layer = Connex(header + b"".join(frame.payload)) if frame.complete else Connex(header)
-        self._time = frame.begun
-        self._say(layer.mysummary()[0] + ("" if frame.complete else ", not all of it captured"))
-
-    def _say(self, text: str) -> None:
-        way = "<" if self._flow.direction == INBOUND else ">"
-        seconds, rest = divmod(self._time, 1_000_000_000)
-        self._lines.append(f"{seconds}.{rest:09d} {way} {self._flow.name}: {text}")
-
-
-def describe(path: Path) -> Iterator[str]:
-    """The Connex conversation in a capture, one line a frame, in the order of the capture.
-
-    A line begins with the time (UNIX, s) and ``>`` for what the captured node sent, ``<`` for what it received. The
-    last lines say what the capture lacks. Raises testbed.capture.CaptureError.
-    """
-    lines: list[str] = []
-    reassembler = Reassembler(lambda flow: _Told(flow, lines))
-    with CaptureReader(path) as reader:
-        for stamp, direction, data in reader:
-            reassembler.packet(stamp, direction, data)
-            if lines:
-                yield from lines
-                lines.clear()
-        tally = reassembler.finish()
-        yield from lines
-        if reader.truncated:
-            yield f"the file is cut off: its last {reader.truncated} bytes are no complete record"
-        elif not reader.closed:
-            yield "the file was not closed by its writer: frames at its end may be missing"
-        if reader.dropped:
-            yield f"{reader.dropped} frames were not captured"
-    for count, what in (
-        (tally.snapped, "frames were captured only in part"),
-        (tally.corrupt, "segments arrived corrupt"),
-        (tally.fragments, "IP fragments were left out"),
-        (tally.retransmitted, "segments were sent again"),
-    ):
-        if count:
-            yield f"{count} {what}"

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple, Protocol
 
+from testbed.checksum import intact
+
 INBOUND, OUTBOUND = 1, 2
 """Direction of a packet, seen from the node whose interface was captured (as in ``testbed.capture``)."""
 
@@ -107,20 +109,9 @@ class _Half:
     """The state of one flow. Offsets count the bytes of the stream from its first."""
 
     __slots__ = (
-        "acked",
-        "acked_at",
-        "drained",
-        "fin",
-        "flow",
-        "highest",
-        "next",
-        "opposite",
-        "overdue",
-        "room",
-        "sink",
-        "start",
-        "waiting",
-    )
+        "acked", "acked_at", "drained", "fin", "flow", "highest", "next", "opposite", "overdue", "room",
+        "sink", "start", "waiting",
+    )  # fmt: skip
 
     def __init__(self, flow: Flow, sink: Sink, start: int) -> None:
         self.flow = flow
@@ -270,7 +261,7 @@ class Reassembler:
         key = bytes(data[26:38])
         if not direction:
             direction = OUTBOUND if key[:4] in self._local else INBOUND
-        if direction == INBOUND and not _intact(data, 14, 34, stop):
+        if direction == INBOUND and not intact(data, 14, 34, stop):
             tally.corrupt += 1
             return
         self._segment(time, direction, data, key, 34, stop, sequence, ack, flags, window)
@@ -307,7 +298,7 @@ class Reassembler:
             return
         if not direction:
             direction = OUTBOUND if key[: len(key) // 2] in self._local else INBOUND
-        if direction == INBOUND and not _intact(data, ip, tcp, stop):
+        if direction == INBOUND and not intact(data, ip, tcp, stop):
             self.tally.corrupt += 1
             return
         _, _, sequence, ack, flags, window, _ = _TCP_HEAD.unpack_from(data, tcp)
@@ -399,26 +390,3 @@ class Reassembler:
 def _turned(key: bytes) -> bytes:
     width = (len(key) - 4) // 2
     return key[width:-4] + key[:width] + key[-2:] + key[-4:-2]
-
-
-def _intact(data: memoryview, ip: int, tcp: int, stop: int) -> bool:
-    """Whether a kernel would take this segment: its checksums are right, or its TCP checksum is one that the sender
-    left to be finished by hardware which is not there (only the sum of the pseudo-header). Where not all of the segment
-    was captured its checksum proves nothing, and it is taken as right.
-
-    A sum of 16-bit words in ones' complement is the remainder by 65535 of the whole as one number.
-    """
-    if data[ip] >> 4 == 4:
-        if int.from_bytes(data[ip:tcp][: 4 * (data[ip] & 15)], "big") % 65535:
-            return False
-        addresses = int.from_bytes(data[ip + 12 : ip + 20], "big")
-    else:
-        addresses = int.from_bytes(data[ip + 8 : ip + 40], "big")
-    if stop > len(data):
-        return True
-    pseudo = addresses + _TCP + stop - tcp
-    whole = int.from_bytes(data[tcp:stop], "big") << 8 * ((stop - tcp) & 1)
-    if not (pseudo + whole) % 65535:
-        return True
-    field = data[tcp + 16] << 8 | data[tcp + 17]
-    return not (pseudo - field) % 65535

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.checkers.capture import check_capture
-from testbed.checkers.captures import Captures, read_captures
+from testbed.checkers.captures import Captures
 from testbed.checkers.cutover import check_cutover
 from testbed.checkers.delivery import check_delivery
 from testbed.checkers.emulation import check_emulation
@@ -18,6 +18,7 @@ from testbed.checkers.expectations import Expectations, read_expectations
 from testbed.checkers.faults import check_faults
 from testbed.checkers.goodput import check_goodput
 from testbed.checkers.ownership import check_ownership
+from testbed.checkers.reading import read_captures
 from testbed.checkers.resets import check_resets
 from testbed.checkers.result import CheckResult, Result, Violation
 from testbed.checkers.staleness import check_staleness

@@ -57,7 +57,7 @@ def show(what: str, limit: int | None, raw: bool, runs: str) -> None:
     One line a Connex frame: when, between whom (">" sent by the captured node, "<" received), and what it says.
     """
     from testbed.capture import CaptureError
-    from testbed.dissect import describe
+    from testbed.conversation import describe
 
     for path in _files(what, runs):
         click.echo(f"{path}:")

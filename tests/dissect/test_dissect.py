@@ -15,6 +15,7 @@ from scapy.packet import Padding
 from connex.core import binding as codec_binding
 from connex.core import frames as codec
 from testbed import dissect, frames
+from testbed.conversation import describe
 from tests.checkers.story import usual
 
 BINDING = dissect.Binding(
@@ -176,7 +177,7 @@ def test_the_layers_do_not_know_the_codec() -> None:
 
 def test_a_conversation_is_told_line_by_line(tmp_path: Path) -> None:
     usual().write(tmp_path / "run")
-    lines = list(dissect.describe(tmp_path / "run" / "captures" / "w0.eth1.pcapng"))
+    lines = list(describe(tmp_path / "run" / "captures" / "w0.eth1.pcapng"))
     text = "\n".join(lines)
     for part in (
         "CONTROL ANNOUNCE epochs 2 > 0 (stage-1 epoch 2 at w2",
@@ -193,8 +194,8 @@ def test_a_conversation_is_told_line_by_line(tmp_path: Path) -> None:
 def test_a_cut_off_capture_is_told_up_to_its_end_and_said_to_be_cut(tmp_path: Path) -> None:
     usual().write(tmp_path / "run")
     path = tmp_path / "run" / "captures" / "w1.eth1.pcapng"
-    whole = list(dissect.describe(path))
+    whole = list(describe(path))
     path.write_bytes(path.read_bytes()[:-600])
-    cut = list(dissect.describe(path))
+    cut = list(describe(path))
     assert any("cut off" in line for line in cut)
     assert cut[:50] == whole[:50]
