@@ -43,8 +43,9 @@ TYPES = {
 }  # fmt: skip
 CLASSES = {0: "CONTROL", 1: "TOKEN", 2: "ACTIVATION", 3: "KV"}
 CAUSES = {
-    1: "endpoint-unknown", 2: "owner-died", 3: "owner-restarted", 4: "endpoint-ended", 5: "cancelled", 6: "limit-exceeded",
-    7: "protocol-error", 8: "handover-in-doubt", 9: "fenced", 10: "unknown-stream", 11: "node-left", 12: "unreachable",
+    1: "endpoint-unknown", 2: "owner-died", 3: "owner-restarted", 4: "endpoint-ended", 5: "cancelled",
+    6: "limit-exceeded", 7: "protocol-error", 8: "handover-in-doubt", 9: "fenced", 10: "unknown-stream",
+    11: "node-left", 12: "unreachable",
 }  # fmt: skip
 REFUSALS = {1: "version", 2: "cluster", 3: "proof", 4: "limit", 5: "name-in-use"}
 STATES = {1: "alive", 2: "leaving", 3: "left", 4: "dead"}

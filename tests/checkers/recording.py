@@ -12,13 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scapy.layers.inet import IP, TCP
-from scapy.layers.inet6 import IPv6
-from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from testbed import dissect
 from testbed.capture import INBOUND, OUTBOUND, header, packet, trailer
+from tests.dissect.packets import ACK, FIN, PSH, SYN, tcp
 
 US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 DELAY = 100 * US
@@ -26,6 +24,7 @@ OFFSET = 1_700_000_000 * SECOND
 PORT = 7400
 CONTROL, TOKEN, ACTIVATION, KV = range(4)
 MSS = 1400
+_FLAGS = {"S": SYN, "A": ACK, "P": PSH, "F": FIN}
 
 
 def payload_hash(payload: bytes) -> str:
@@ -182,15 +181,11 @@ class Connection:
                  sequence: int | None = None, seen: bool = True) -> None:  # fmt: skip
         run, other = self.run, self.other(node)
         at = run.now if at is None else at
-        numbers = {"sport": self.port[node], "dport": self.port[other], "window": 512, "flags": flags}
-        tcp = TCP(
-            seq=self.next[node] if sequence is None else sequence,
-            ack=self.next[other] if "A" in flags else 0,
-            **numbers,
-        )
-        network = IPv6 if run.ipv6 else IP
-        ether = Ether(src=_mac(run.nodes.index(node) + 1), dst=_mac(run.nodes.index(other) + 1))
-        data = bytes(ether / network(src=run.address(node), dst=run.address(other)) / tcp / Raw(payload))
+        data = tcp(
+            (run.address(node), self.port[node]), (run.address(other), self.port[other]),
+            self.next[node] if sequence is None else sequence, self.next[other] if "A" in flags else 0,
+            sum(_FLAGS[flag] for flag in flags), payload,
+        )  # fmt: skip
         if sequence is None:
             self.next[node] = (self.next[node] + len(payload) + ("S" in flags or "F" in flags)) & 0xFFFFFFFF
         if seen:
