@@ -23,7 +23,7 @@ SCENARIO = """\
 topology: five
 seed: 1
 duration: {duration}s
-workload: {{kind: pipeline, stages: 2, requests: 20/s, tokens: 8, activation: 1KiB, kv: {size}}}
+workload: {{kind: pipeline, stages: 2, requests: 60/s, tokens: 8, activation: 1KiB, kv: {size}}}
 events:
   - {{every: {period}s, between: [1s, {last}s], migrate: {{endpoint: stage-1, to: spare}}}}
 expect:
