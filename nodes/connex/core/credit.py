@@ -10,13 +10,13 @@ class ReceiveCredit:
     stands alone, so that it always makes progress; memory is then bounded by the window plus the largest message.
     """
 
-    __slots__ = ("_advertised", "_step", "limit", "window")
+    __slots__ = ("advertised", "limit", "step", "window")
 
     def __init__(self, window: int, limit: int = 0) -> None:
         self.window = window
         self.limit = max(limit, window)
-        self._step = window // 4
-        self._advertised = 0
+        self.step = window // 4
+        self.advertised = 0
 
     def update(self, delivered: int, alone_until: int) -> bool:
         """Raise the limit; say whether the news is large enough to be worth a frame of its own.
@@ -29,9 +29,9 @@ class ReceiveCredit:
             limit = alone_until
         if limit > self.limit:
             self.limit = limit
-        return self.limit - self._advertised >= self._step
+        return self.limit - self.advertised >= self.step
 
     def advertise(self) -> int:
         """The limit to put into an ACK that is sent now."""
-        self._advertised = self.limit
+        self.advertised = self.limit
         return self.limit

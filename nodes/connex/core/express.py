@@ -10,9 +10,8 @@ from struct import Struct
 from zlib import crc32
 
 from connex.core.context import Context
-from connex.core.endpoint import Outbound
 from connex.core.frames import MAGIC, VERSION, Buffer, Frame, FrameType
-from connex.core.identity import NodeName
+from connex.core.identity import NodeName, StreamId
 from connex.core.scheduler import Outgoing
 from connex.core.table import StreamTable
 
@@ -29,24 +28,30 @@ class Express:
         self._timers = context.timers
         self._ack_delay = context.config.ack_delay
         self._table = table
+        self._send_buffer = context.config.send_buffer
+        self._outbound = table.outbound
         self._inbound = table.inbound
 
-    def send(self, out: Outbound, payload: Buffer, size: int, now: int) -> bool:
-        """Write the message and put it into a frame, if nothing waits before it and its owner is not in doubt."""
-        if not size or size > out.frame or not out.timed or out.blocked or not out.opened:
-            return False
+    def send(self, stream: StreamId, payload: Buffer, now: int) -> int:
+        """Write the message and put it into a frame, if nothing waits before it and its owner is not in doubt: returns
+        its number, or -1.
+        """
+        size = len(payload)
+        out = self._outbound.get(stream)
+        if out is None or not size or size > out.frame or not out.timed or out.blocked or not out.opened:
+            return -1
         if now - out.confirmed_at >= out.lease:
-            return False
+            return -1
         route = out.route
         scheduler = self._scheduler
         lane = scheduler.lanes.get((out.node, route.traffic_class))
         if lane is None or scheduler.express or not lane.channels or not lane.writable or lane.urgent or lane.sources:
-            return False
+            return -1
         send = out.send
         number = send.next_message
-        start = send.write_through(payload, size)
+        start = send.write_through(payload, size, self._send_buffer)
         if start < 0:
-            return False
+            return -1
         end = start + size
         if out.probe is None:
             out.probe = end
@@ -68,7 +73,7 @@ class Express:
         )
         header = fields + _CHECKSUM.pack(crc32(fields))
         scheduler.express.append(Outgoing(lane.node, lane.traffic_class, [header, payload]))
-        return True
+        return number
 
     def receive(self, node: NodeName, frame: Frame, now: int) -> bytes | None:
         """The payload of the message, which counts as delivered, if it is the next, whole, and nothing waits."""
@@ -87,7 +92,10 @@ class Express:
         credit = into.credit
         if end > credit.limit or offset + len(payload) != end or not into.receive.pass_through(number, offset, end):
             return None
-        if credit.update(end, 0):
+        limit = end + credit.window
+        if limit > credit.limit:
+            credit.limit = limit
+        if limit - credit.advertised >= credit.step:
             self._table.acknowledge(into)
         elif not into.due:
             into.due = True

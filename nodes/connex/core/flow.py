@@ -14,7 +14,6 @@ from connex.core.events import (
     MessageReady,
     SendSpace,
 )
-from connex.core.express import Express
 from connex.core.frames import Buffer, Flag, Frame
 from connex.core.identity import NodeName, Peer, StreamId, TrafficClass
 from connex.core.opening import Opening
@@ -50,7 +49,6 @@ class Flow:
         endings: Endings,
         opening: Opening,
         peers: Callable[[NodeName], Peer | None],
-        express: Express,
     ) -> None:
         self._context = context
         self._routing = routing
@@ -59,7 +57,6 @@ class Flow:
         self._endings = endings
         self._opening = opening
         self._peer = peers
-        self._express = express
         self.on_transfer: Callable[[Inbound, int], None] = _nobody
         """Called when a transfer stream has a complete record."""
         self.on_progress: Callable[[Outbound, int], None] = _nobody
@@ -91,8 +88,6 @@ class Flow:
             return None
         if size > limits.message:
             raise LocalProtocolError(f"message of {size} bytes: the limit is {limits.message}")
-        if self._express.send(out, payload, size, now):
-            return send.next_message - 1
         number = send.write(payload)
         self._table.offer(out, now)
         return number

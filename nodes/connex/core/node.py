@@ -57,7 +57,7 @@ class Node:
         self._endings = endings = Endings(context, routing, table, refusals, self._life)
         self._opening = opening = Opening(context, routing, table, refusals, endings)
         self._express = Express(context, table)
-        self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life, self._express)
+        self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life)
         moving = Moving(context, routing, table, opening)
         self._handovers = Handovers(context, routing, flow, moving, endings, self._life, accepts)
         self._membership = Membership(self._context, self._routing, self._watched)
@@ -286,7 +286,8 @@ class Node:
 
     def try_send(self, stream: StreamId, payload: Buffer, now: int) -> int | None:
         """``send`` if ``can_send``, else None: in one step, because most messages go this way."""
-        return self._flow.try_write(stream, payload, now)
+        number = self._express.send(stream, payload, now)
+        return number if number >= 0 else self._flow.try_write(stream, payload, now)
 
     def close(self, stream: StreamId, now: int) -> None:
         """No message follows; StreamClosed says when all have been delivered."""

@@ -121,14 +121,19 @@ class SendStream:
         self._unacknowledged.append(Held(number, start, end, payload))
         return number
 
-    def write_through(self, payload: Buffer, size: int) -> int:
-        """``write``, and count it as put into one frame, if nothing waits before it and credit allows: returns its
-        offset, or -1 and nothing has changed.
+    def write_through(self, payload: Buffer, size: int, most: int) -> int:
+        """``write``, and count it as put into one frame, if nothing waits before it, credit allows and no more than
+        ``most`` bytes wait for acknowledgement then: returns its offset, or -1 and nothing has changed.
         """
         messages = self._unacknowledged
         start = self.next_offset
         end = start + size
-        if self._position != len(messages) or end > self.limit or self.fin is not None:
+        if (
+            self._position != len(messages)
+            or end > self.limit
+            or end - self.acknowledged_offset > most
+            or self.fin is not None
+        ):
             return -1
         messages.append(Held(self.next_message, start, end, payload))
         self.next_message += 1

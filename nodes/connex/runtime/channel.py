@@ -85,6 +85,7 @@ class Channel(asyncio.BufferedProtocol):
         """The peer's name while the channel is open."""
         self._transport: asyncio.Transport | None = None
         self._limit = class_limit(TrafficClass.CONTROL)
+        self._size = _SMALL
         self._view = memoryview(bytearray(_SMALL))
         self._start = self._end = 0
         """What was read and not parsed yet lies in _view[_start:_end]."""
@@ -182,8 +183,9 @@ class Channel(asyncio.BufferedProtocol):
         target = self._target
         if target is not None:
             return target[self._filled :] if self._filled else target
-        end, stop = self._end, self._stop
-        return self._view if not end and stop == len(self._view) else self._view[end:stop]
+        if self._end or self._stop != self._size:
+            return self._view[self._end : self._stop]
+        return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
@@ -256,7 +258,7 @@ class Channel(asyncio.BufferedProtocol):
         self._start, self._end = 0, rest
         if full:
             # As much came as was asked for: small frames in a row, or one that has no place.
-            self._window = len(self._view)
+            self._window = self._size
         self._stop = max(self._window, needed)
 
     def _place(self, frame: Frame, length: int, beginning: memoryview) -> bool:
@@ -299,9 +301,10 @@ class Channel(asyncio.BufferedProtocol):
             return
         self.peer = handshake.peer
         self._limit = class_limit(self.traffic_class)
-        if HEADER_SIZE + self._limit > len(self._view):
+        if HEADER_SIZE + self._limit > self._size:
             rest = self._view[self._start : self._end]
-            self._view = memoryview(bytearray(HEADER_SIZE + self._limit))
+            self._size = HEADER_SIZE + self._limit
+            self._view = memoryview(bytearray(self._size))
             self._view[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
             self._window = _PEEK

@@ -42,7 +42,8 @@ class Endpoint:
         self._engine = engine
         self._table = table
         self.budget = Budget(engine.config.region)
-        self._callback: Callable[[Message], None] | None = None
+        self.callback: Callable[[Message], None] | None = None
+        """What ``on_message`` was given."""
         self._arriving = False
         self._moved: EndpointMoved | None = None
         self._ready: dict[InboundStream, None] = {}
@@ -92,7 +93,7 @@ class Endpoint:
         reported to the event loop's
         exception handler, and the message counts as delivered.
         """
-        self._callback = callback
+        self.callback = callback
         if not self._arriving:
             self._begin_direct()
 
@@ -184,7 +185,7 @@ class Endpoint:
         """From now on messages go to the callback at once; first what became complete before it was there."""
         for ident, inbound in self.inbound.items():
             self._engine.direct[ident] = inbound.deliver
-        while self._ready and self._callback is not None:
+        while self._ready and self.callback is not None:
             stream = next(iter(self._ready))
             del self._ready[stream]
             while (message := stream.take()) is not None:
@@ -209,21 +210,21 @@ class Endpoint:
 
     def finish_arrival(self) -> None:
         self._arriving = False
-        if self._callback is not None:
+        if self.callback is not None:
             self._begin_direct()
         elif self._ready:
             self._wake()
 
     def add_inbound(self, stream: InboundStream) -> None:
         self.inbound[stream.id] = stream
-        if self._callback is not None and not self._arriving:
+        if self.callback is not None and not self._arriving:
             self._engine.direct[stream.id] = stream.deliver
         if self._opened_hook is not None:
             self._engine.guard(self._opened_hook, stream)
 
     def message_ready(self, stream: InboundStream) -> None:
         """One message of the stream is complete: deliver it, or tell who waits."""
-        callback = self._callback
+        callback = self.callback
         if callback is None or self._arriving:
             if not stream.wake():
                 self._ready[stream] = None
@@ -236,9 +237,13 @@ class Endpoint:
     def call_back(self, message: Message) -> None:
         """Give a message to the callback."""
         try:
-            self._callback(message)  # type: ignore[misc]
+            self.callback(message)  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - the application's, reported and not ours to judge
-            self._engine.report(f"on_message of endpoint {self.name}", error)
+            self.report(error)
+
+    def report(self, error: Exception) -> None:
+        """The callback has raised."""
+        self._engine.report(f"on_message of endpoint {self.name}", error)
 
     def stream_ended(self, stream: Stream, error: ConnexError | None) -> None:
         table: dict[StreamId, Any] = self.outbound if isinstance(stream, OutboundStream) else self.inbound
