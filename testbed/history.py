@@ -49,6 +49,8 @@ class Life:
     records: list[Record]
     cut: int = 0
     """Bytes of an unfinished last line."""
+    stepped_back: int = 0
+    """The most by which a record's stamp lies before an earlier one's, ns: more than a little is a broken clock."""
     status: int | None = None
     """Exit status as the testbed saw it (negative: the signal); None if it did not see an end."""
     ended: int = FOREVER
@@ -59,15 +61,6 @@ class Life:
     @property
     def begin(self) -> int:
         return int(self.records[0]["t"])
-
-    @property
-    def stepped_back(self) -> int:
-        """The most by which a record's stamp lies before an earlier one's, ns: more than a little is a broken clock."""
-        latest = most = 0
-        for record in self.records:
-            latest = max(latest, record["t"])
-            most = max(most, latest - record["t"])
-        return most
 
     @property
     def last(self) -> int:
@@ -274,10 +267,20 @@ def _read_journal(path: Path, index: int) -> Life:
             problem = f"node {record['node']!r}: expected {node!r}, as the folder says"
         if problem:
             raise HistoryError(f"{path}:{number}: {problem}")
-    life = Life(index, node, incarnation, path, records, cut)
+    life = Life(index, node, incarnation, path, records, cut, _stepped_back(records))
     if records and (records[0]["event"] != "node.started" or records[0]["incarnation"] != incarnation):
         raise HistoryError(f"{path}:1: expected node.started of incarnation {incarnation}")
     return life
+
+
+def _stepped_back(records: list[Record]) -> int:
+    latest = most = 0
+    for record in records:
+        if record["t"] >= latest:
+            latest = record["t"]
+        elif latest - record["t"] > most:
+            most = latest - record["t"]
+    return most
 
 
 def _match_processes(lives: list[Life], events: list[Record]) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 Record = Mapping[str, Any]
-HEX_DIGITS = 16
+_is_id = re.compile("[0-9a-f]{16}").fullmatch
 
 _ID, _TEXT, _NUMBER = "16 hex digits", "text", "a whole number, 0 or more"
 _STREAM = {"stream": _ID, "side": _TEXT}
@@ -95,4 +96,4 @@ def _fits(value: Any, kind: str) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if not isinstance(value, str):
         return False
-    return kind == _TEXT or (len(value) == HEX_DIGITS and all(digit in "0123456789abcdef" for digit in value))
+    return kind == _TEXT or _is_id(value) is not None

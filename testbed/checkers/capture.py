@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -130,11 +129,12 @@ def _shared(history: History, stream: Stream, at: int, node: str) -> bool:
 
 
 class _Line(NamedTuple):
-    """How far delivery under one epoch, and before it, had come: after each delivery, in order."""
+    """How far delivery under one epoch, and before it, had come."""
 
-    times: list[int]
-    messages: list[int]
-    ends: list[int]
+    reached: dict[int, tuple[int, int]]
+    """Messages delivered -> bytes delivered by then, and when."""
+    messages: int
+    """Delivered in the end."""
 
 
 class _Compared:
@@ -267,41 +267,27 @@ class _Compared:
 
 def _line(stream: Stream, epoch: int) -> _Line:
     """Delivery under this epoch, after all that was delivered under earlier ones."""
-    line = _Line([0], [0], [0])
-    for message in sorted(stream.delivered, key=lambda message: message.epoch):
+    reached = {0: (0, 0)}
+    for message in stream.delivered:
         if message.epoch <= epoch:
-            line.times.append(message.t)
-            line.messages.append(message.number + 1)
-            line.ends.append(message.end)
-    return line
+            reached.setdefault(message.number + 1, (message.end, message.t))
+    return _Line(reached, max(reached))
 
 
 def _disagreement(ack: Ack, line: _Line) -> str:
     """How an acknowledgement contradicts the journals; nothing if it does not."""
-    at = bisect_right(line.ends, ack.offset) - 1
-    boundary = line.ends[at] == ack.offset and ack.message in _numbers_at(line, at)
     if ack.received < ack.offset:
         return f"acknowledges {ack.offset} bytes as delivered and {ack.received} as received"
-    if not boundary:
+    end, due = line.reached.get(ack.message, (-1, 0))
+    if end != ack.offset:
+        there = f"message {ack.message - 1} ends at {end}" if end >= 0 else f"{line.messages} were delivered"
         return (
             f"acknowledges {ack.message} messages up to offset {ack.offset} under epoch {ack.sender_epoch}:"
-            f" the journals have {line.messages[at]} up to {line.ends[at]},"
-            f" and {line.messages[-1]} up to {line.ends[-1]} in the end"
+            f" by the journals {there}"
         )
-    due = next(line.times[index] for index in range(len(line.ends)) if line.messages[index] == ack.message)
     if due > ack.time + CLOCK:
         return f"acknowledges message {ack.message - 1} {(due - ack.time) / 1e6:.1f} ms before it was delivered"
     return ""
-
-
-def _numbers_at(line: _Line, at: int) -> set[int]:
-    """Message counts with the same end: messages of no bytes share it."""
-    end = line.ends[at]
-    numbers = set()
-    while at >= 0 and line.ends[at] == end:
-        numbers.add(line.messages[at])
-        at -= 1
-    return numbers
 
 
 class _Pieces:

@@ -17,14 +17,18 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return usual().write(tmp_path_factory.mktemp("good") / "run")
 
 
-def verdicts(folder: Path) -> dict[str, str]:
-    return {one.name: one.verdict for one in check(folder).checks}
-
-
 def test_a_good_run_passes_every_check(good: Path) -> None:
     result = check(good)
     assert {one.name: (one.verdict, one.violations) for one in result.checks if one.verdict != "pass"} == {}
     assert result.verdict == "pass"
+
+
+def test_what_tcp_sends_again_and_what_is_seen_twice_is_no_second_delivery(good: Path) -> None:
+    """Case T45: every packet is in two captures, one is sent twice and one arrives twice."""
+    found = {one.name: one for one in check(good).checks}
+    assert found["emulation"].measurements["tcp_retransmissions"] >= 2
+    assert found["delivery"].measurements["sent"] == found["delivery"].measurements["delivered"] == 29
+    assert found["delivery"].verdict == found["capture-against-history"].verdict == "pass"
 
 
 @pytest.mark.parametrize("kind", DOCTORINGS)
