@@ -45,7 +45,7 @@ def read_expectations(run: Mapping[str, Any]) -> Expectations:
         cutover={name: _number(limit) for name, limit in cutover.items()},
         goodput=None if goodput is None else float(_number(goodput)),
         resets=_resets(expect.get("resets")),
-        lease=int((workload.get("connex") or {}).get("lease", Config().lease)),
+        lease=int((workload.get("connex") or {}).get("lease") or Config().lease),
         lag_budget=run.get("lag_budget_ns"),
         adapter=workload.get("adapter") or "connex",
     )
