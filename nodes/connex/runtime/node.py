@@ -167,7 +167,10 @@ class Node:
             raise self._failure
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        """Start, and wait until this node has joined its seeds or found that nobody is there."""
+        await self.start()
+        await self._live.hosting.joined()
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
