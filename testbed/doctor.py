@@ -5,24 +5,29 @@ it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import shutil
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyroute2 import IPRoute, NetlinkError
 
-from testbed.backends.namespace import inside, new_namespace
-from testbed.backends.privilege import how_to_allow, privileged
+from testbed.backends.namespace import WITHOUT_DAD, inside, new_namespace
+from testbed.backends.privilege import ensure_namespaces, how_to_allow, privileged
 from testbed.errors import CannotRun
 
 _SOL_PACKET, _PACKET_VNET_HDR = 263, 15
 _FILES_WANTED = 4096
+_PROCESSES_WANTED = 1024
+_NOBODY = 65534
+_PR_SET_DUMPABLE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,25 @@ def _privilege(name: str) -> Finding:
     return Finding(name, "ok", who)
 
 
+def _ordinary_users(name: str) -> Finding:
+    """Tried as a user who is nobody, by a process that becomes one; as oneself, where one is not root."""
+
+    def become_root_of_a_namespace() -> None:
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+            # As after an exec; else the files in /proc by which a user namespace is set up stay root's.
+            ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        ensure_namespaces()
+
+    if not _works_in_a_child(become_root_of_a_namespace):
+        return Finding(
+            name, "absent", "they may not make user namespaces: only root can run the testbed", how_to_allow()
+        )
+    return Finding(name, "ok", "need no sudo: they may make user namespaces")
+
+
 def _namespaces(name: str) -> Finding:
     os.close(new_namespace())
     return Finding(name, "ok", "can be made")
@@ -74,6 +98,22 @@ def _namespaces(name: str) -> Finding:
 def _veth(name: str) -> Finding:
     _in_new_namespace(lambda ip: ip.link("add", ifname="doctor0", kind="veth", peer={"ifname": "doctor1"}))
     return Finding(name, "ok", "can be made")
+
+
+def _ipv6(name: str) -> Finding:
+    def bind(ip: IPRoute) -> None:
+        ip.link("add", ifname="doctor0", kind="veth", peer={"ifname": "doctor1"})
+        index = ip.link_lookup(ifname="doctor0")[0]
+        ip.addr("add", index=index, address="fd00::1", prefixlen=64, flags=WITHOUT_DAD)
+        ip.link("set", index=index, state="up")
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as one:
+            one.bind(("fd00::1", 0))
+
+    try:
+        _in_new_namespace(bind)
+    except (NetlinkError, OSError) as error:
+        return Finding(name, "missing", f"no address can be used: {error}", "boot without ipv6.disable=1")
+    return Finding(name, "ok", "an address can be bound at once")
 
 
 def _packet_sockets(name: str) -> Finding:
@@ -87,14 +127,7 @@ def _packet_sockets(name: str) -> Finding:
 
 
 def _real_time(name: str) -> Finding:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(pid, 0)[1] == 0:
+    if _works_in_a_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))):
         return Finding(name, "ok", "SCHED_FIFO is allowed")
     return Finding(
         name,
@@ -117,6 +150,7 @@ def _netem(name: str) -> Finding:
 
 
 def _bridge_filter(name: str) -> Finding:
+    """The wire is no bridge, so its frames pass no netfilter, whatever Docker has set up on this machine."""
     present = Path("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()
     return Finding(name, "ok", "loaded, not in the way: no bridge is used" if present else "not loaded")
 
@@ -128,6 +162,36 @@ def _open_files(name: str) -> Finding:
     if hard < _FILES_WANTED:
         return Finding(name, "absent", f"{hard} at most: networks of about {hard // 10} nodes", "ulimit -n 65536")
     return Finding(name, "ok", str(soft))
+
+
+def _processes(name: str) -> Finding:
+    """How many more this user may start, by whatever limits them first."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limits = {"ulimit -u": soft} if soft != resource.RLIM_INFINITY else {}
+    for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            limits[path] = int(Path(path).read_text(encoding="ascii"))
+    if not limits:
+        return Finding(name, "ok", "not limited")
+    what, most = min(limits.items(), key=lambda limit: limit[1])
+    if most < _PROCESSES_WANTED:
+        return Finding(name, "absent", f"{most} by {what}: few nodes fit", f"raise {what} to {_PROCESSES_WANTED}")
+    return Finding(name, "ok", f"{most} by {what}")
+
+
+def _works_in_a_child(work: Callable[[], object]) -> bool:
+    """Whether something is allowed that would change this process for good, so that a child tries it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except (OSError, CannotRun):
+            os._exit(1)
+        except BaseException:  # noqa: BLE001 - a child must not go on as its parent
+            traceback.print_exc()
+            os._exit(70)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _tool(command: str, use: str, package: str) -> Callable[[str], Finding]:
@@ -164,13 +228,16 @@ def _in_new_namespace(work: Callable[[IPRoute], object]) -> None:
 _CHECKS: tuple[tuple[str, Callable[[str], Finding]], ...] = (
     ("python", _python),
     ("privilege", _privilege),
+    ("ordinary users", _ordinary_users),
     ("network namespaces", _namespaces),
     ("veth", _veth),
+    ("IPv6", _ipv6),
     ("packet sockets", _packet_sockets),
     ("real-time scheduling", _real_time),
     ("netem", _netem),
     ("bridge netfilter", _bridge_filter),
     ("open files", _open_files),
+    ("processes", _processes),
     ("ping", _tool("ping", "handy with testbed exec", "iputils-ping")),
     ("tcpdump", _tool("tcpdump", "handy for looking at captures", "tcpdump")),
     ("gpu", _gpu),

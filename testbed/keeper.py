@@ -12,15 +12,15 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from faults.world import TargetGone
 from testbed.backends.netns import NetnsBackend
-from testbed.deadline import SECOND, deadline
+from testbed.deadline import SECOND
 from testbed.errors import TestbedError
 from testbed.registry import RunRecord
 
@@ -67,8 +67,9 @@ class Keeper:
         """Listen. A socket left by an earlier process with the same run id is replaced."""
         path = self._record.socket
         path.unlink(missing_ok=True)
-        self._listener.bind(str(path))
-        self._listener.listen(16)
+        with _short(path) as address:
+            self._listener.bind(address)
+        self._listener.listen(64)
         self._listener.setblocking(False)
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
@@ -127,9 +128,9 @@ class Keeper:
                 message.cancel()
                 await asyncio.gather(message, return_exceptions=True)
             elif message.result()[0]:
-                process.send(int(json.loads(message.result()[0])["signal"]))
+                process.send(int(json.loads(message.result()[0])["signal"]), group=True)
             else:
-                process.send(signal.SIGKILL)
+                process.send(signal.SIGKILL, group=True)
                 await process.ended
         with suppress(OSError):
             connection.send(json.dumps({"ok": True, "status": process.ended.result()}).encode())
@@ -190,6 +191,16 @@ async def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
             return data, list(fds)
 
 
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name for a socket's path that fits into the 108 bytes that an address has, however long the path is."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -204,7 +215,8 @@ class KeeperClient:
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.connect(str(self._record.socket))
+            with _short(self._record.socket) as address:
+                connection.connect(address)
         except OSError as error:
             connection.close()
             raise TestbedError(
@@ -242,10 +254,11 @@ class KeeperClient:
             request = json.dumps({"do": "exec", "node": node, "argv": list(argv)}).encode()
             socket.send_fds(connection, [request], [0, 1, 2])
             self._checked(connection.recv(MESSAGE), "exec")
-            passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+            passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH)
 
             def pass_on(number: int, _: object) -> None:
-                connection.send(json.dumps({"signal": number}).encode())
+                with suppress(OSError):  # the keeper has gone, which the answer below says
+                    connection.send(json.dumps({"signal": number}).encode())
 
             before = {number: signal.signal(number, pass_on) for number in passed_on}
             try:
@@ -300,54 +313,3 @@ def _detach(log: Path) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for number, fd in ((0, null), (1, output), (2, output)):
         os.dup2(fd, number)
-
-
-async def hold(
-    record: RunRecord,
-    backend: NetnsBackend,
-    configs: Mapping[str, Mapping[str, Any]],
-    ready: Callable[[], None],
-    *,
-    configure: Callable[[str], Mapping[str, Any]] | None = None,
-    until: Sequence[asyncio.Future[Any]] = (),
-) -> None:
-    """Bring a network up with these nodes, call ``ready``, and keep it until ``down`` is asked for or one of
-    ``until`` is done.
-
-    A wire or a warm parent that dies ends it as well: never is there a network that looks alive and is not.
-    Everything is undone in any case, and the run forgotten.
-    """
-    keeper = Keeper(record, backend, configure or configs.__getitem__)
-    try:
-        await backend.up()
-        async with asyncio.TaskGroup() as group:
-            for name, config in configs.items():
-                group.create_task(backend.start_node(name, config), name=f"start {name}")
-        keeper.open()
-        ready()
-        asked = asyncio.ensure_future(keeper.down.wait())
-        ends: set[asyncio.Future[Any]] = {asked, backend.wire.failed, *until}
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        if backend.wire.failed.done():
-            backend.wire.failed.result()
-    finally:
-        async with deadline(ANSWER_WITHIN, f"{record.name} could not be taken down; testbed gc collects what is left"):
-            await _stop_gracefully(backend)
-            await backend.down()
-        record.forget()
-        await keeper.close()
-
-
-async def _stop_gracefully(backend: NetnsBackend) -> None:
-    """Let nodes end by themselves, so that their journals are complete; whoever does not is killed with the rest."""
-    for name in backend.running():
-        with suppress(TargetGone):
-            await backend.signal(name, signal.SIGTERM)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(3):
-            for name in backend.running():
-                await backend.wait_exit(name, ANSWER_WITHIN)
-    if not backend.wire.failed.done():
-        with suppress(TestbedError):
-            await backend.wire.stop()

@@ -5,12 +5,16 @@ A bare process id is never trusted: the start time of the process and the boot o
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ from testbed.run_folder import write_json
 RUN_MARK = "TESTBED_RUN"
 """Environment variable that every process of a run carries, with the run's id."""
 SUFFIX = ".run.json"
+GONE_WITHIN = 10.0
+"""Seconds that killed processes may take to be gone."""
 
 
 def state_directory() -> Path:
@@ -30,8 +36,9 @@ def state_directory() -> Path:
     user = _user()
     path = Path(base) if base else Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp") / f"testbed-{user}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
-        raise TestbedError(f"{path} belongs to another user: set TESTBED_STATE to a folder of your own")
+    found = path.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        raise TestbedError(f"{path} belongs to another user or is no folder: set TESTBED_STATE to a folder of your own")
     return path
 
 
@@ -103,15 +110,28 @@ def register(run_id: str, name: str, kind: str, topology: str, folder: Path, nod
     """Write down that this process is about to make a run. Raises UsageError if the name is in use by a running
     ``up``.
     """
-    for other in runs():
-        if other.name == name and other.kind == kind == "up" and other.state == "running":
-            raise UsageError(
-                f"{name} is up already (run {other.run_id}): end it with testbed down {name}, or choose another --name"
-            )
     pid = os.getpid()
     record = RunRecord(run_id, name, kind, topology, str(folder), pid, start_time(pid) or 0, boot_id(), nodes=nodes)
-    write_json(record.file, asdict(record))
+    with _one_at_a_time():
+        for other in runs():
+            if other.name == name and other.kind == kind == "up" and other.state == "running":
+                raise UsageError(
+                    f"{name} is up already (run {other.run_id}): end it with testbed down {name}, or choose another"
+                    " --name"
+                )
+        write_json(record.file, asdict(record))
     return record
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Between looking for a name and taking it nobody else may take it. The lock ends with the process."""
+    folder = os.open(state_directory(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def runs() -> list[RunRecord]:
@@ -139,32 +159,69 @@ def find(name: str | None, *, kind: str | None = None) -> RunRecord:
 
 
 def processes(run_id: str) -> Iterator[int]:
-    """Processes of this user that carry the run's mark in their environment."""
-    mark = f"{RUN_MARK}={run_id}".encode()
+    """Processes of this user that carry the run's mark in their environment; the asking one is left out."""
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            if mark in (entry / "environ").read_bytes().split(b"\0") and start_time(int(entry.name)) is not None:
-                yield int(entry.name)
-        except OSError:
-            continue
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and _marked(int(entry.name), run_id):
+            yield int(entry.name)
+
+
+def _marked(pid: int, run_id: str) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False  # gone, or somebody else's
+    return f"{RUN_MARK}={run_id}".encode() in environment.split(b"\0") and start_time(pid) is not None
+
+
+def _kill(pid: int, is_it: Callable[[], bool]) -> bool:
+    """Kill a process if it still is what it was found to be; says whether it was.
+
+    What is asked and what is killed are the same process: the descriptor does not move on to another one that gets
+    the id.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_it():
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def kill_processes(run_id: str) -> list[int]:
+    """Kill all processes that carry the run's mark, also those that they start meanwhile; returns their ids.
+
+    Blocks until they are gone. Raises TestbedError, naming them, if they are not after ``GONE_WITHIN``.
+    """
+    killed: dict[int, None] = {}
+    until = time.monotonic() + GONE_WITHIN
+    while there := list(processes(run_id)):
+        killed |= {pid: None for pid in there if _kill(pid, partial(_marked, pid, run_id))}
+        if time.monotonic() > until:
+            raise TestbedError(
+                f"processes {', '.join(map(str, there))} of run {run_id} do not end, {GONE_WITHIN:g} s after SIGKILL"
+            )
+        time.sleep(0.005)
+    return list(killed)
 
 
 def collect(record: RunRecord) -> list[str]:
-    """Remove what a run left that nobody undid: processes with its mark, its files in the state directory. Returns
-    what it removed.
+    """Remove what a run left that nobody undid: its process if it still runs, processes with its mark, its files in
+    the state directory. Returns what it removed.
 
-    Network namespaces and interfaces are gone already: the kernel removes them with the last process that holds them.
+    Network namespaces and interfaces go by themselves: the kernel removes them with the last process that holds them.
     """
     removed = []
+    if record.state == "running" and _kill(record.pid, lambda: record.state == "running"):
+        removed.append(f"process {record.pid}")
     if record.state != "rebooted":
-        for pid in list(processes(record.run_id)):
-            try:
-                os.kill(pid, signal.SIGKILL)
-                removed.append(f"process {pid}")
-            except ProcessLookupError:
-                continue
+        removed += [f"process {pid}" for pid in kill_processes(record.run_id)]
     removed += [str(path) for path in (record.socket, record.file) if path.exists()]
     record.forget()
     return removed

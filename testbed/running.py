@@ -75,7 +75,11 @@ class RunningTopology:
         self._push("keeper", self._keeper.close)  # last of all: it answers whoever has asked for the end
         self._push("record", _plain(record.forget))
         self._push("connections", self.world.aclose)
-        self._keeper.open()  # before anything is made: it can be taken down from the first moment on
+        try:
+            self._keeper.open()  # before anything is made: it can be taken down from the first moment on
+        except BaseException:
+            await self._undo.aclose()
+            raise
         down = asyncio.create_task(self._keeper.down.wait(), name="asked down")
         down.add_done_callback(self._down)
         self._push("keeper", _plain(down.cancel))
@@ -91,6 +95,7 @@ class RunningTopology:
         self._push("captures on demand", self._captures.close)
         self._push("wire", self._stop_wire)
         self.watch(self._backend.wire.failed)
+        self.watch(self._backend.nursery_failed)
         if self._backend.sniffer is not None:
             self.watch(self._backend.sniffer.failed)
 

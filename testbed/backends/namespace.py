@@ -20,7 +20,7 @@ from testbed.errors import CannotRun
 from testbed.plan import InterfacePlan, NodePlan, Plan
 
 _CLONE_NEWNET = 0x40000000
-_WITHOUT_DAD = 2
+WITHOUT_DAD = 2
 """IFA_F_NODAD: an IPv6 address that can be bound at once."""
 _HERE = "/proc/thread-self/ns/net"
 _NO_IPV6 = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6")
@@ -97,7 +97,7 @@ class Namespaces:
                 index = ip.link_lookup(ifname=interface.name)[0]
                 mark = f"testbed {self._plan.run_id} {interface.port}"
                 ip.link("set", index=index, ifalias=mark)
-                for address, flags in ((interface.ipv4, 0), (interface.ipv6, _WITHOUT_DAD)):
+                for address, flags in ((interface.ipv4, 0), (interface.ipv6, WITHOUT_DAD)):
                     host, _, length = address.partition("/")
                     ip.addr("add", index=index, address=host, prefixlen=int(length), flags=flags)
                 ip.link("set", index=index, state="up")

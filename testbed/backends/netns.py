@@ -16,12 +16,13 @@ from testbed.control import ControlClient, ControlClosed
 from testbed.deadline import SECOND, deadline
 from testbed.errors import NodeFailed, TestbedError
 from testbed.plan import Plan
-from testbed.registry import RUN_MARK
+from testbed.registry import RUN_MARK, kill_processes
 from testbed.run_folder import write_json
 
 PROGRAM = "pipeline.worker"
 READY_WITHIN = 15 * SECOND
-GONE_WITHIN = 5 * SECOND
+LOOK_AFTER, LOOK_AT_LEAST_EVERY = 0.003, 0.05
+"""Seconds between two looks at a node that starts: seldom enough not to slow a hundred of them down."""
 
 
 class NetnsBackend:
@@ -60,6 +61,13 @@ class NetnsBackend:
         if self._wire is None:
             raise TestbedError("there is no network: it is not up")
         return self._wire
+
+    @property
+    def nursery_failed(self) -> asyncio.Future[None]:
+        """Done, with a TestbedError, when the parent of the node processes has died, and all of them with it."""
+        if self._processes is None:
+            raise TestbedError("no node can run: the network is not up")
+        return self._processes.failed
 
     @property
     def sniffer(self) -> Sniffer | None:
@@ -103,6 +111,8 @@ class NetnsBackend:
         if self._processes is not None:
             processes, self._processes = self._processes, None
             await processes.close()
+            # What was run by ``exec`` may have left processes of its own behind, which keep a namespace alive.
+            await asyncio.to_thread(kill_processes, self._plan.run_id)
             self._nodes.clear()
         if self._wire is not None:
             await self._wire.kill()
@@ -140,7 +150,8 @@ class NetnsBackend:
             raise NodeFailed(f"start {name}: it is running already, as process {self._nodes[name].pid}")
         folder = self._folder / "nodes" / name
         folder.mkdir(exist_ok=True)
-        (folder / "control.sock").unlink(missing_ok=True)
+        control = folder / "control.sock"
+        control.unlink(missing_ok=True)
         write_json(folder / "node.json", config)
         process = await self._processes.start(
             name,
@@ -152,11 +163,13 @@ class NetnsBackend:
         )
         if not process.ended.done():
             self._nodes[name] = process
-        async with deadline(READY_WITHIN, f"{name} (pid {process.pid}) does not answer on {folder / 'control.sock'}"):
-            while not await self._answers(name, folder / "control.sock"):
+        async with deadline(READY_WITHIN, f"{name} (pid {process.pid}) does not answer on {control}"):
+            pause = LOOK_AFTER
+            while not (control.exists() and await self._answers(name, control)):
                 if process.ended.done():
                     raise NodeFailed(f"{name} ended while it started; see {folder / 'stderr.log'}")
-                await asyncio.sleep(0.003)
+                await asyncio.sleep(pause)
+                pause = min(1.5 * pause, LOOK_AT_LEAST_EVERY)
         return process.pid
 
     @staticmethod

@@ -28,12 +28,19 @@ class Process:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Its wait status, once it is over."""
 
-    def send(self, number: int) -> bool:
-        """Send a signal; says whether it was still there. Never meets another process that got the same id."""
+    def send(self, number: int, *, group: bool = False) -> bool:
+        """Send a signal; says whether it was still there. Never meets another process that got the same id.
+
+        ``group``: to all processes of its group as well, as a terminal does.
+        """
         if self._pidfd < 0:
             return False
         try:
-            signal.pidfd_send_signal(self._pidfd, number)
+            if group:
+                signal.pidfd_send_signal(self._pidfd, 0)  # it is there, so its group is no other's
+                os.killpg(self.pid, number)
+            else:
+                signal.pidfd_send_signal(self._pidfd, number)
         except ProcessLookupError:
             return False
         return True
@@ -178,7 +185,8 @@ class Processes:
             process.finish(signal.SIGKILL)
             if isinstance(key, str):
                 self.on_exit(key, pid, signal.SIGKILL)
-        for future in (self._ready, self.failed, *self._starting.values()):
+        waiting: list[asyncio.Future[Any]] = [self._ready, self.failed, *self._starting.values()]
+        for future in waiting:
             if not future.done():
                 future.set_exception(error)
                 future.exception()

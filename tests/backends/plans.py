@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from faults.impairment import Impairment
 from testbed.network.spec import FabricSpec, LinkSpec, SwitchSpec
 from testbed.plan import InterfacePlan, NodePlan, Plan
 
+RUN_ID = f"{os.getpid():08x}"
+"""A run that no other test on this machine makes at the same time."""
 
-def star(names: Sequence[str], *, run_id: str = "0badcafe", delay: int = 0) -> Plan:
+
+def star(names: Sequence[str], *, run_id: str = RUN_ID, delay: int = 0) -> Plan:
     """Nodes with one interface each, on one switch."""
     nodes, links = {}, []
     for number, name in enumerate(names, 1):

@@ -1,226 +1,211 @@
-"""What runs on this machine is written down, answers, and can be ended without its file."""
+"""Whoever holds a network answers for it: real ``up``s, asked over their sockets and by the commands."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from plans import star
 
-from testbed import registry
-from testbed.backends.netns import NetnsBackend
-from testbed.errors import TestbedError, UsageError
-from testbed.keeper import KeeperClient, daemonise, hold
-from testbed.registry import RunRecord, boot_id, collect_stale, find, processes, register, runs, start_time
+from testbed.errors import TestbedError
+from testbed.keeper import KeeperClient
+from testbed.registry import RunRecord, collect, find, processes, runs, start_time
+from tests.cli.testbed_process import Testbed
 
-
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TESTBED_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    return tmp_path / "state"
+pytestmark = [pytest.mark.live, pytest.mark.needs("raw-sockets")]
+ALIVE = "import time; print('there', flush=True); time.sleep(60)"
 
 
-def write(run_id: str = "aaaa0001", name: str = "lab", **changes: object) -> RunRecord:
-    record = register(run_id, name, "up", "star", Path("/nowhere"), ("w0",))
-    content = json.loads(record.file.read_text()) | changes
-    record.file.write_text(json.dumps(content))
-    return next(one for one in runs() if one.run_id == run_id)
+def soon(condition: Callable[[], object], what: str, within: float = 10.0) -> None:
+    """Wait until something is so; fails by saying what is not."""
+    until = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < until, f"not within {within:g} s: {what}"
+        time.sleep(0.005)
 
 
-def test_a_run_of_a_living_process_runs() -> None:
-    assert write().state == "running"
+@pytest.fixture
+def testbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Testbed]:
+    testbed = Testbed(tmp_path)
+    monkeypatch.setenv("TESTBED_STATE", str(testbed.state))
+    yield testbed
+    if testbed.records():
+        testbed.do("gc", "--all")
 
 
-def test_another_process_with_the_same_id_is_not_it() -> None:
-    assert write(pid_start=1).state == "stale"
-
-
-def test_after_a_reboot_nothing_runs() -> None:
-    assert write(boot_id="another").state == "rebooted"
-
-
-def test_a_name_that_is_up_is_not_given_twice() -> None:
-    write()
-    with pytest.raises(UsageError, match="lab is up already"):
-        register("aaaa0002", "lab", "up", "star", Path("/nowhere"), ())
-
-
-def test_collecting_takes_what_is_stale_and_nothing_else(state: Path) -> None:
-    living, dead = write("aaaa0001"), write("aaaa0002", pid_start=1, name="dead")
-    foreign = [state / "notes.txt", state / "other.run.json", state / "x.sock"]
-    for path in foreign:
-        path.write_text("mine")
-    removed = collect_stale()
-    assert removed == {"aaaa0002": [str(dead.file)]}
-    assert living.file.exists()
-    assert all(path.read_text() == "mine" for path in foreign)
-
-
-def test_collecting_kills_processes_with_the_mark_and_no_others() -> None:
-    dead = write("aaaa0003", pid_start=1)
-    ours = subprocess.Popen(["sleep", "60"], env={**os.environ, registry.RUN_MARK: "aaaa0003"})
-    decoys = [
-        subprocess.Popen(["sleep", "60"], env={**os.environ, registry.RUN_MARK: "aaaa0004"}),
-        subprocess.Popen(["sleep", "60"], env={**os.environ, "NOTE": f"{registry.RUN_MARK}=aaaa0003"}),
-    ]
-    try:
-        while list(processes("aaaa0003")) != [ours.pid]:
-            assert ours.poll() is None  # until the kernel shows the environment of the new program
-        assert f"process {ours.pid}" in collect_stale()[dead.run_id]
-        assert ours.wait(5) == -signal.SIGKILL
-        assert [decoy.poll() for decoy in decoys] == [None, None]
-    finally:
-        for process in (ours, *decoys):
-            process.kill()
-            process.wait()
-
-
-def test_what_is_meant_by_a_name() -> None:
-    with pytest.raises(UsageError, match="nothing is up"):
-        find(None)
-    write("aaaa0001", name="one")
-    assert find(None).name == find("one").name == find("aaaa0001").name == "one"
-    write("aaaa0002", name="two")
-    with pytest.raises(UsageError, match="several runs are meant"):
-        find(None)
-    with pytest.raises(UsageError, match=r"three is not up; up is one \(aaaa0001\), two"):
-        find("three")
-
-
-def test_a_process_is_known_by_its_start(tmp_path: Path) -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    assert start_time(child.pid) is not None
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert start_time(child.pid) is None, "a corpse does not run"
-    child.wait()
-    assert len(boot_id()) == 36
-
-
-def keep(tmp_path: Path, configs: dict[str, dict[str, object]]) -> RunRecord:
-    """A daemon that holds two nodes."""
-
-    def serve(tell) -> None:  # type: ignore[no-untyped-def]
-        async def main() -> None:
-            record = register("aaaa0009", "lab", "up", "star", tmp_path, ("w0", "w1"))
-            backend = NetnsBackend(star(["w0", "w1"], run_id="aaaa0009"), tmp_path, program="greeter")
-            try:
-                await hold(record, backend, configs, lambda: tell({"up": True}))
-            except* TestbedError as errors:
-                tell({"error": str(errors.exceptions[0])})
-
-        asyncio.run(main())
-
-    assert daemonise(serve, tmp_path / "keeper.log") == {"up": True}
+@pytest.fixture
+def record(testbed: Testbed) -> RunRecord:
+    up = testbed.do("up", "pair", "--name", "lab")
+    assert up.status == 0, up
     return find("lab")
 
 
-@pytest.mark.live
-@pytest.mark.needs("raw-sockets", "ping")
-def test_a_network_that_is_kept_answers_until_it_is_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    record = keep(tmp_path, {"w0": {"name": "w0"}, "w1": {"name": "w1"}})
+def test_links_are_changed_read_back_and_restored(record: RunRecord) -> None:
     client = KeeperClient(record)
-    try:
-        pids = client.ask("status")["nodes"]
-        assert set(pids) == {"w0", "w1"}
-        assert record.pid != os.getpid()
-        assert client.ask("impair", link="w0--s0", direction="a-to-b", changes={"delay": 5})["impairment"]["delay"] == 5
-        assert client.ask("stats")["stats"]["frames"] >= 0
-        with pytest.raises(TestbedError, match="unknown request 'dance'"):
-            client.ask("dance")
-        with pytest.raises(TestbedError, match="missing 'node'"):
-            client.ask("signal")
-        assert client.execute("w0", ["ping", "-c", "1", "-W", "2", "10.9.0.2"]) == 0
-        assert "1 received" in capfd.readouterr().out
-        assert client.execute("w1", ["sh", "-c", "exit 7"]) == 7
-        assert client.execute("w1", ["sh", "-c", "kill -9 $$"]) == -9
-        client.ask("signal", node="w1", signal=9)
-        while client.ask("status")["nodes"]["w1"] is not None:
-            pass
-        assert client.ask("start", node="w1")["pid"] not in pids.values()
-    finally:
-        client.ask("down")
-    assert runs() == []
-    assert list(processes(record.run_id)) == []
+    link = {"link": "w0--w1", "direction": "a-to-b"}
+    declared = client.ask("restore", **link, fields=["delay"])["impairment"]
+    changed = client.ask("impair", **link, changes={"delay": 5_000_000})["impairment"]
+    assert changed == declared | {"delay": 5_000_000}
+    assert client.ask("restore", **link, fields=["delay"])["impairment"] == declared
+    there = ["python3", "-c", "import socket; socket.create_connection(('10.0.0.2', 7400), 0.3)"]
+    there[2] = there[2].replace("10.0.0.2", _address(record, "w1"))
+    assert client.execute("w0", there) == 0
+    client.ask("block", name="cut", pairs=[["w0:eth1", "w1:eth1"]])
+    assert client.execute("w0", there) != 0
+    client.ask("unblock", name="cut")
+    assert client.execute("w0", there) == 0
+    assert client.ask("stats")["stats"]["frames"] > 0
+
+
+def _address(record: RunRecord, node: str) -> str:
+    config = json.loads((Path(record.folder) / "nodes" / node / "node.json").read_text())
+    return str(config["locator"]).partition(":")[0]
+
+
+def test_what_is_asked_wrongly_is_answered_with_what_is_wrong(record: RunRecord) -> None:
+    client = KeeperClient(record)
+    for request, said in (
+        ({"do": "dance"}, "unknown request 'dance'"),
+        ({"do": "signal"}, "missing 'node'"),
+        ({"do": "signal", "node": "w7", "signal": 9}, "w7 is not running"),
+        ({"do": "start", "node": "w0"}, "running already"),
+        ({"do": "impair", "link": "no", "direction": "a-to-b", "changes": {}}, "no"),
+        (
+            {"do": "impair", "link": "w0--w1", "direction": "a-to-b", "changes": {"weight": 1}},
+            "unknown parameter weight",
+        ),
+    ):
+        with pytest.raises(TestbedError, match=said):
+            client.ask(**request)  # type: ignore[arg-type]
+
+
+def test_a_node_that_was_killed_is_shown_and_started_again(record: RunRecord) -> None:
+    client = KeeperClient(record)
+    before = client.ask("status")["nodes"]
+    client.ask("signal", node="w1", signal=signal.SIGKILL)
+    soon(lambda: client.ask("status")["nodes"]["w1"] is None, "w1 is shown as gone")
+    started = client.ask("start", node="w1")["pid"]
+    assert client.ask("status")["nodes"] == before | {"w1": started}
+    assert started != before["w1"]
+
+
+def test_exit_statuses_come_through(record: RunRecord, capfd: pytest.CaptureFixture[str]) -> None:
+    client = KeeperClient(record)
+    assert client.execute("w1", ["sh", "-c", "echo out; echo err >&2; exit 7"]) == 7
+    assert capfd.readouterr() == ("out\n", "err\n")
+    assert client.execute("w1", ["sh", "-c", "kill -9 $$"]) == -signal.SIGKILL
+    assert client.execute("w1", ["no-such-command"]) == 127
+
+
+def test_exec_works_on_the_terminal_of_its_caller(record: RunRecord, testbed: Testbed) -> None:
+    """The command has the terminal itself, and Ctrl-C there reaches it, not only whoever asked for it."""
+    script = (
+        "trap 'echo caught; exit 3' INT; test -t 0 && read line && echo \"got $line\"; while :; do sleep 0.01; done"
+    )
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(testbed.home)
+        arguments = ["-m", "testbed.cli", "exec", "lab", "w0", "--", "sh", "-c", script]
+        os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "TESTBED_STATE": str(testbed.state)})
+    os.write(terminal, b"hello\n")
+    seen = b""
+    while b"got hello" not in seen:
+        seen += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    while b"caught" not in seen:
+        seen += os.read(terminal, 1000)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    os.close(terminal)
+
+
+def test_a_command_ends_when_its_caller_is_killed(record: RunRecord, testbed: Testbed) -> None:
+    command = testbed.start("exec", "lab", "w0", "--", sys.executable, "-c", ALIVE)
+    soon(lambda: _running(record.run_id, "-c"), "the command runs")
+    command.process.kill()
+    command.process.wait()
+    soon(lambda: not _running(record.run_id, "-c"), "the command has ended")
+
+
+def _running(run_id: str, argument: str) -> list[int]:
+    """Processes of the run that have this argument."""
+    found = []
+    for pid in processes(run_id):
+        with suppress(OSError):  # it has ended meanwhile
+            if argument.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
+
+
+def leave_something_behind(record: RunRecord) -> int:
+    """Run a command that leaves a process of its own in a node; returns its id."""
+    assert KeeperClient(record).execute("w0", ["sh", "-c", "setsid sleep 60 </dev/null >/dev/null 2>&1 &"]) == 0
+    soon(lambda: _running(record.run_id, "sleep"), "it sleeps")
+    (stray,) = _running(record.run_id, "sleep")
+    return stray
+
+
+def test_down_needs_no_file_and_leaves_nothing(record: RunRecord, testbed: Testbed) -> None:
+    """T13; also what a command has left running behind it, which would keep a namespace alive."""
+    stray = leave_something_behind(record)
+    assert testbed.do("down", "lab").status == 0
+    assert start_time(stray) is None
+    assert (runs(), list(processes(record.run_id)), testbed.records()) == ([], [], [])
     with pytest.raises(TestbedError, match="does not answer"):
-        client.ask("status")
+        KeeperClient(record).ask("status")
 
 
-@pytest.mark.live
-@pytest.mark.needs("raw-sockets")
-def test_a_network_that_cannot_come_up_says_why_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(TestbedError, match="w0 ended while it started"):
-        keep(tmp_path, {"w0": {"name": "w0", "exit": 1}})
-    assert runs() == []
-    assert list(processes("aaaa0009")) == []
+def test_what_a_killed_keeper_leaves_is_shown_and_collected(record: RunRecord, testbed: Testbed) -> None:
+    """T11. Node processes die with it; what outlives it on purpose is an orphan, which ``gc`` ends."""
+    stray = leave_something_behind(record)
+    os.kill(record.pid, signal.SIGKILL)
+    soon(lambda: list(processes(record.run_id)) == [stray], "all but the stray have died with the keeper")
+    (shown,) = json.loads(testbed.do("status", "--format", "json").out)
+    assert (shown["state"], shown["orphans"]) == ("stale", [stray])
+    collected = testbed.do("gc")
+    assert f"process {stray}" in collected.err
+    assert start_time(stray) is None
+    assert testbed.records() == []
 
 
-@pytest.mark.live
-@pytest.mark.needs("raw-sockets")
-@pytest.mark.parametrize("sort", [signal.SIGKILL])
-def test_a_keeper_that_is_killed_is_shown_as_stale_and_collected(tmp_path: Path, sort: signal.Signals) -> None:
-    record = keep(tmp_path, {"w0": {"name": "w0"}})
-    os.kill(record.pid, sort)
-    while record.state == "running":
-        pass
-    assert [one.state for one in runs()] == ["stale"]
-    collect_stale()
-    assert runs() == []
-    assert not record.socket.exists()
+def test_a_keeper_that_hangs_is_removed_by_force(record: RunRecord, testbed: Testbed) -> None:
+    os.kill(record.pid, signal.SIGSTOP)
+    with pytest.raises(TestbedError, match=r"no answer to status for 0.2 s"):
+        KeeperClient(record).ask("status", timeout=200_000_000)
+    assert f"process {record.pid}" in collect(record)
+    assert record.state == "stale"
+    assert (testbed.records(), list(processes(record.run_id))) == ([], [])
 
 
-UNPRIVILEGED = """
-import asyncio, json, os, sys
-from pathlib import Path
-sys.path[:0] = sys.argv[2:]
-from testbed.backends.privilege import ensure_namespaces, privileged
-before = (os.getuid(), privileged())
-ensure_namespaces()
-from plans import star
-from testbed.backends.netns import NetnsBackend
-
-async def main():
-    backend = NetnsBackend(star(["w0", "w1"]), Path(sys.argv[1]), program="greeter")
-    try:
-        await backend.up()
-        await backend.start_node("w0", {"name": "w0"})
-        process = await backend.spawn("w0", ["ping", "-c", "1", "-W", "2", "fd09::2"], [0, 1, 2])
-        status = await process.ended
-        print(json.dumps({"before": before, "status": status, "sched": (await backend.wire.stats()).sched}))
-    finally:
-        await backend.down()
-
-asyncio.run(main())
-"""
+def test_what_comes_up_can_be_taken_down_already(testbed: Testbed) -> None:
+    command = testbed.start("up", "five", "--name", "early")
+    soon(lambda: any(name.endswith(".sock") for name in testbed.records()), "it listens")
+    down = testbed.do("down", "early")
+    assert (down.status, testbed.records()) == (0, []), down
+    assert command.wait().status in (0, 1), "up already, or told that it was taken down"
 
 
-@pytest.mark.live
-@pytest.mark.needs("raw-sockets", "ping", "setpriv", "shared-python")
-def test_an_ordinary_user_needs_no_sudo(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
-    paths = [str(Path(__file__).parent), *(path for path in sys.path if path)]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(paths), "HOME": str(tmp_path)}
-    ran = subprocess.run(
-        [*user, sys.executable, "-c", UNPRIVILEGED, str(tmp_path), *paths],
+def test_a_network_whose_nodes_cannot_run_says_why_and_leaves_nothing(testbed: Testbed, tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "pipeline"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("")
+    (broken / "worker.py").write_text("def main(argv):\n    raise SystemExit('no such accelerator')\n")
+    environment = {**os.environ, "TESTBED_STATE": str(testbed.state), "PYTHONPATH": str(broken.parent)}
+    up = subprocess.run(
+        [sys.executable, "-m", "testbed.cli", "up", "pair", "--runs", str(testbed.runs)],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
-        cwd=tmp_path,
         check=False,
+        timeout=60,
     )
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout.splitlines()[-1])
-    assert told["before"] == [65534 if user else os.getuid(), False]
-    assert told["status"] == 0
-    assert told["sched"] == "other"
+    assert up.returncode == 1
+    assert "ended while it started; see" in up.stderr
+    assert testbed.records() == []

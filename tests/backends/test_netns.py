@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from plans import star
+from plans import RUN_ID, star
 
+from testbed.backends import netns
 from testbed.backends.netns import NetnsBackend
 from testbed.deadline import SECOND
-from testbed.errors import NodeFailed, TestbedError
-from testbed.registry import processes
+from testbed.errors import DeadlineExceeded, NodeFailed, TestbedError
+from testbed.registry import processes, start_time
 
 pytestmark = [pytest.mark.live, pytest.mark.needs("raw-sockets", "ping")]
 
@@ -61,7 +62,7 @@ async def test_nodes_start_answer_and_reach_each_other(backend: NetnsBackend, tm
     for address in ("10.9.0.2", "fd09::2"):
         status, output = await run_in(backend, "w0", "ping", "-c", "2", "-i", "0.05", "-W", "2", address)
         assert status == 0, output
-    assert "greeter w0 0badcafe" in (tmp_path / "nodes/w0/stdout.log").read_text()
+    assert f"greeter w0 {RUN_ID}" in (tmp_path / "nodes/w0/stdout.log").read_text()
 
 
 async def test_an_ipv6_address_can_be_bound_at_once(backend: NetnsBackend) -> None:
@@ -73,9 +74,9 @@ async def test_everything_bears_the_mark_and_the_host_sees_nothing(backend: Netn
     status, output = await run_in(backend, "w1", "ip", "-j", "-d", "link", "show", "eth1")
     assert status == 0
     link = json.loads(output)[0]
-    assert link["ifalias"] == "testbed 0badcafe w1:eth1"
+    assert link["ifalias"] == f"testbed {RUN_ID} w1:eth1"
     assert link["address"] == "02:00:00:00:00:02"
-    assert not any(name.startswith("x0badca") for name in host_interfaces())
+    assert not any(name.startswith(f"x{RUN_ID[:6]}") for name in host_interfaces())
 
 
 async def test_a_restart_keeps_links_addresses_and_impairments(backend: NetnsBackend) -> None:
@@ -118,7 +119,54 @@ async def test_down_ends_every_process_even_stopped_ones(backend: NetnsBackend) 
     await backend.spawn("w1", ["sleep", "60"], [os.open(os.devnull, os.O_RDWR)] * 3)
     await backend.down()
     await backend.down()
-    assert await _none_left("0badcafe") == []
+    assert await _none_left(RUN_ID) == []
+
+
+async def test_what_a_command_leaves_behind_is_ended_too(backend: NetnsBackend) -> None:
+    """Else it would keep the namespace, and with it the links, for ever."""
+    status, output = await run_in(backend, "w1", "sh", "-c", "setsid sleep 60 </dev/null >/dev/null 2>&1 & echo $!")
+    assert status == 0
+    stray = int(output)
+    assert start_time(stray) is not None
+    await backend.down()
+    assert start_time(stray) is None
+
+
+async def test_a_signal_to_a_command_reaches_what_it_has_started(backend: NetnsBackend) -> None:
+    reader, writer = os.pipe()
+    process = await backend.spawn("w0", ["sh", "-c", "sleep 60 & echo $!; wait"], [writer] * 3)
+    os.close(writer)
+    with os.fdopen(reader) as output:
+        child = int(output.readline())
+        assert process.send(signal.SIGTERM, group=True)
+        assert os.waitstatus_to_exitcode(await asyncio.wait_for(process.ended, 5)) == -signal.SIGTERM
+        assert output.read() == "", "the end of the pipe: nobody has it open any more"
+    assert start_time(child) is None
+    assert not process.send(signal.SIGTERM, group=True)
+
+
+async def test_a_node_that_does_not_answer_is_named_when_its_time_is_up(
+    backend: NetnsBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T18."""
+    monkeypatch.setattr(netns, "READY_WITHIN", SECOND // 2)
+    with pytest.raises(DeadlineExceeded, match=rf"after 0.5 s: w0 \(pid \d+\) does not answer on {tmp_path}"):
+        await backend.start_node("w0", {"name": "w0", "silent": True})
+
+
+async def test_the_end_of_the_warm_parent_is_noticed(backend: NetnsBackend) -> None:
+    await backend.start_node("w0", {"name": "w0"})
+    os.kill(_parent(backend.pid("w0")), signal.SIGKILL)
+    with pytest.raises(TestbedError, match="all nodes with it"):
+        await asyncio.wait_for(asyncio.shield(backend.nursery_failed), 5)
+    assert (await asyncio.wait_for(backend.exits.get(), 5))[0] == "w0"
+    assert backend.running() == []
+    with pytest.raises(TestbedError, match="is gone"):
+        await backend.start_node("w1", {"name": "w1"})
+
+
+def _parent(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def _none_left(run_id: str) -> list[int]:
@@ -130,15 +178,15 @@ async def _none_left(run_id: str) -> list[int]:
     return left
 
 
+OTHER_RUN = f"f{os.getpid():07x}"
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from plans import star
+from plans import RUN_ID, star
 from testbed.backends.netns import NetnsBackend
 
 async def main():
     backend = NetnsBackend(star(["w0", "w1"], run_id=sys.argv[2]), Path(sys.argv[1]), program="greeter")
-    print("begun", flush=True)
     await backend.up()
     await backend.start_node("w0", {"name": "w0"})
     print("up", flush=True)
@@ -148,21 +196,16 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("moment", ["begun", "up", 0.05, 0.15, 0.25, 0.4])
-async def test_kill_9_of_the_owner_at_any_moment_leaves_nothing(tmp_path: Path, moment: str | float) -> None:
-    run_id = f"{os.getpid():08x}"
+async def test_kill_9_of_the_owner_leaves_nothing(tmp_path: Path) -> None:
+    """At every step of a whole ``up``: test_life_cycle."""
     interfaces = host_interfaces()
     owner = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", HOLDER, str(tmp_path), run_id), stdout=subprocess.PIPE
+        *(sys.executable, "-c", HOLDER, str(tmp_path), OTHER_RUN), stdout=subprocess.PIPE
     )
     assert owner.stdout is not None
-    assert await asyncio.wait_for(owner.stdout.readline(), 20) == b"begun\n"
-    if moment == "up":
-        assert await asyncio.wait_for(owner.stdout.readline(), 20) == b"up\n"
-        assert list(processes(run_id))
-    elif isinstance(moment, float):
-        await asyncio.sleep(moment)
+    assert await asyncio.wait_for(owner.stdout.readline(), 20) == b"up\n"
+    assert list(processes(OTHER_RUN))
     owner.kill()
     await owner.wait()
-    assert await _none_left(run_id) == []
+    assert await _none_left(OTHER_RUN) == []
     assert host_interfaces() == interfaces
