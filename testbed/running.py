@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from faults.world import TargetGone
 from testbed.backends.netns import NetnsBackend
+from testbed.backends.wire import Wire
 from testbed.backends.wire_stats import CaptureStats
 from testbed.captures_on_demand import CapturesOnDemand
 from testbed.errors import TestbedError
@@ -87,6 +88,18 @@ class RunningTopology:
 
     async def __aexit__(self, *error: object) -> None:
         await self._undo.aclose()
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @property
+    def wire(self) -> Wire:
+        return self._backend.wire
+
+    def pid(self, node: str) -> int | None:
+        """The node's process, if it runs."""
+        return self._backend.pid(node)
 
     async def make_network(self) -> None:
         self._push("network", self._backend.down)

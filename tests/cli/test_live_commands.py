@@ -213,6 +213,23 @@ def _command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
+def test_a_target_that_dies_while_a_fault_is_active_ends_the_fault_and_not_the_run(testbed: Testbed) -> None:
+    """T17."""
+    (testbed.home / "gone.yaml").write_text(
+        "topology: five\nduration: 2s\nworkload: {kind: pipeline, stages: 2, requests: 20/s}\nevents:\n"
+        "  - {at: 300ms, pause: {node: w4, for: 1s}}\n"
+        "  - {at: 600ms, crash: {node: w4}}\n"
+        "expect:\n  goodput: {min: 100%}\n"
+    )
+    done = testbed.do("run", "gone.yaml")
+    assert done.status in (0, 2), done
+    assert "fail" not in done.out
+    lines = (testbed.runs / "gone" / "latest" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["kind"] for event in events if event["event"] == "fault.target-gone"] == ["pause"]
+    assert any(event["event"] == "traffic.stopped" and event["complete"] for event in events)
+
+
 @pytest.mark.needs("unshare")
 def test_an_ordinary_user_runs_the_same_commands(tmp_path: Path) -> None:
     """Somebody who is root nowhere: the same commands, no sudo."""

@@ -1,4 +1,4 @@
-"""Every scenario that comes with the testbed, on real processes and a real network, ends with the verdict it expects."""
+"""Every scenario that comes with the testbed, on real processes and a real network, has the verdict it expects."""
 
 from __future__ import annotations
 
