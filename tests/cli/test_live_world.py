@@ -1,4 +1,4 @@
-"""A running topology as faults see it: effects that are there when a call returns, and waits that name what is missing."""
+"""A running topology as faults see it: effects are there when a call returns, and waits name what is missing."""
 
 from __future__ import annotations
 
