@@ -20,6 +20,8 @@ SECOND = 1_000_000_000
 PLAIN_EVERY = 5.0
 """Seconds between two plain lines while traffic flows."""
 QUIET = frozenset({"run.started", "node.started", "wire.stopped", "run.finished", "traffic.started"})
+SCHEDULING = frozenset({"t", "event", "id", "kind", "at", "on", "count", "after", "for", "late_ns"})
+"""Fields of a fault's beginning that say when, not what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,27 @@ def sentence(event: Mapping[str, Any]) -> str | None:
     name = event["event"]
     if name in QUIET or (name == "node.exited" and event["expected"]):
         return None
+    if name.startswith("fault."):
+        return _fault(name.removeprefix("fault."), event)
+    if name == "traffic.stopped":
+        end = "all answered or given up" if event["complete"] else str(event["missing"])
+        return f"requests: {event['done']} of {event['issued']} answered, {event['failed']} failed; {end}"
     if "text" in event:
         return f"{name}: {event['text']}"
     fields = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("t", "event"))
     return f"{name}: {fields}" if fields else str(name)
+
+
+def _fault(step: str, event: Mapping[str, Any]) -> str:
+    """Such as ``fault 3, impair: link w4--s0, direction a-to-b, changes {...}, for 3 s``."""
+    what = f"fault {event['id']}, {event['kind']}"
+    if step != "begun":
+        why = event.get("text") or event.get("cause")
+        return f"{what}: {step}" + (f" ({why})" if why else "")
+    fields = [f"{key} {value}" for key, value in event.items() if key not in SCHEDULING and value is not None]
+    if event.get("for"):
+        fields.append(f"for {event['for'] / SECOND:g} s")
+    return f"{what}: {', '.join(fields)}" if fields else what
 
 
 class PlainProgress:
@@ -105,7 +124,6 @@ class TerminalProgress:
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-        self._phase = ""
         self._traffic: Traffic | None = None
         self._begun = time.monotonic()
 
@@ -117,7 +135,7 @@ class TerminalProgress:
         self._live.stop()
 
     def phase(self, text: str) -> None:
-        self._phase = text
+        self._traffic = None  # it belongs to the phase before
         self._console.print(Text(f"{time.monotonic() - self._begun:6.1f} s  {text}", style="bold"))
         self._draw()
 

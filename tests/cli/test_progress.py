@@ -24,6 +24,14 @@ HALF_WAY = Traffic(
     faults=("impair",),
 )
 
+EVENTS = (
+    {"t": 1, "event": "fault.begun", "id": 1, "kind": "impair", "at": 5, "for": 2 * SECOND, "link": "w0--s0",
+     "direction": None, "changes": {"delay": 1}, "late_ns": 7},
+    {"t": 2, "event": "fault.target-gone", "id": 1, "kind": "impair", "text": "w0 has ended"},
+    {"t": 3, "event": "traffic.stopped", "complete": False, "missing": "w0 does not answer", "issued": 10, "done": 9,
+     "failed": 0, "tokens": 72},
+)  # fmt: skip
+
 
 @pytest.fixture(autouse=True)
 def _no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +44,8 @@ def test_elsewhere_it_is_plain_lines() -> None:
     with progress_on(stream) as progress:
         assert isinstance(progress, PlainProgress)
         progress.phase("making the network")
-        progress.event({"t": 1, "event": "fault.begun", "id": 1, "kind": "impair", "link": "w0--s0"})
+        for event in EVENTS:
+            progress.event(event)
         progress.event({"t": 1, "event": "node.started", "node": "w0", "pid": 7})
         progress.event({"t": 1, "event": "node.exited", "node": "w1", "status": 1, "expected": False})
         for _ in range(100):
@@ -44,7 +53,9 @@ def test_elsewhere_it_is_plain_lines() -> None:
     lines = stream.getvalue().splitlines()
     assert [line.partition("] ")[2] for line in lines] == [
         "making the network",
-        "fault.begun: id 1, kind impair, link w0--s0",
+        "fault 1, impair: link w0--s0, changes {'delay': 1}, for 2 s",
+        "fault 1, impair: target-gone (w0 has ended)",
+        "requests: 9 of 10 answered, 0 failed; w0 does not answer",
         "node.exited: node w1, status 1, expected False",
         "5.0 of 10 s, requests 248 of 250, tokens 2000, handovers 3, faults active: impair",
     ]
