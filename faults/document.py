@@ -1,34 +1,39 @@
-"""YAML files with nothing left to guess: YAML 1.2 scalars, no duplicate and no unknown keys, every error with its
-place.
+"""YAML files with nothing left to guess: YAML 1.2 scalars, no duplicate keys, every error with its place.
 
 What older YAML would read in a surprising way (``no``, ``010``, ``22:22``) is an error that shows the source text.
 """
 
 from __future__ import annotations
 
-import difflib
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
-_Model = TypeVar("_Model", bound=BaseModel)
 Place = tuple[str | int, ...]
 """Keys and indices that lead to a value from the top."""
 
-_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9_]+")
-_SEXAGESIMAL = re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?")
-_OLD_BOOLEANS = frozenset({"y", "n", "yes", "no", "on", "off"})
-_CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+MOST_VALUES = 100_000
+"""Values in one file, each counted where it stands and wherever an alias repeats it."""
+DEEPEST = 50
+"""Lists and mappings inside one another."""
+MOST_DIGITS = 30
 
-_RESOLVED_TAGS = frozenset({"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"})
-"""What the library takes some plain scalars for; here they are text."""
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_OTHER_BASE = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_SURPRISES = (
+    (re.compile(r"(?i:y|n|yes|no|on|off)"), "old YAML reads it as true or false"),
+    (re.compile(r"[-+]?0[0-9_]+"), "old YAML reads it as an octal number"),
+    (re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?"), "old YAML reads it as a number to base 60"),
+    (re.compile(r"[-+]?[0-9][0-9]*_[0-9_]*(\.[0-9_]*)?"), "old YAML reads it as a number"),
+    (re.compile(r"[-+]?0b[01_]+"), "old YAML reads it as a binary number"),
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,6 +69,11 @@ class Document:
     path: str
     value: Any
     marks: dict[Place, Mark] = field(default_factory=dict)
+    """Where each value stands."""
+    keys: dict[Place, Mark] = field(default_factory=dict)
+    """Where the key of each value stands, if it has one."""
+    sources: dict[Place, str] = field(default_factory=dict)
+    """How numbers, truth values and nothing are written."""
 
     def mark(self, place: Iterable[str | int]) -> Mark:
         """Where a value stands; if it is missing, where what should hold it stands."""
@@ -73,7 +83,13 @@ class Document:
         return self.marks.get(parts, Mark(1, 1))
 
     def error(self, place: Iterable[str | int], message: str) -> DocumentError:
+        """Something about a value."""
         return DocumentError(self.path, self.mark(place), message)
+
+    def key_error(self, place: Iterable[str | int], message: str) -> DocumentError:
+        """Something about a key, or about all that stands under it."""
+        parts = tuple(place)
+        return DocumentError(self.path, self.keys.get(parts) or self.mark(parts), message)
 
 
 def load(path: Path) -> Document:
@@ -83,46 +99,93 @@ def load(path: Path) -> Document:
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         mark = Mark(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
-        raise DocumentErrors(
-            [DocumentError(str(path), mark, "this byte is not UTF-8: expected a text file")]
-        ) from error
+        raise _one(str(path), mark, "this byte is not UTF-8: expected a text file") from error
     except OSError as error:
-        raise DocumentErrors([DocumentError(str(path), Mark(1, 1), f"cannot be read: {error.strerror}")]) from error
+        raise _one(str(path), Mark(1, 1), f"cannot be read: {error.strerror}") from error
     return parse(text, str(path))
 
 
 def parse(text: str, path: str) -> Document:
     """Read YAML from a string; ``path`` is what errors call it. Raises DocumentErrors."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         mark = Mark(at.line + 1, at.column + 1) if at else Mark(1, 1)
         what = " ".join(part for part in (error.context, error.problem) if part)
-        raise DocumentErrors([DocumentError(path, mark, f"this is not YAML: {what}")]) from error
-    except yaml.YAMLError as error:
-        raise DocumentErrors([DocumentError(path, Mark(1, 1), f"this is not YAML: {error}")]) from error
+        raise _one(path, mark, f"this cannot be read as YAML: {what}") from error
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        mark = Mark(before.count("\n") + 1, error.position - before.rfind("\n"))
+        raise _one(path, mark, f"this cannot be read as YAML: {error.reason}") from error
     document = Document(path, None)
     reader = _Reader(document)
-    document.value = reader.value(node, ()) if node is not None else None
+    for tag, mark in loader.tags:
+        reader.complain(mark, f"the tag {tag} is not understood: write plain values")
+    try:
+        document.value = reader.value(node, ()) if node is not None else None
+    except _TooMuch as error:
+        reader.complain(error.mark, str(error))
     if reader.errors:
         raise DocumentErrors(reader.errors)
     return document
 
 
+def _one(path: str, mark: Mark, message: str) -> DocumentErrors:
+    return DocumentErrors([DocumentError(path, mark, message)])
+
+
+def _mark(node: yaml.Node | yaml.Event) -> Mark:
+    mark = node.start_mark
+    return Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
+
+
+class _Loader(yaml.BaseLoader):
+    """Composes nodes without guessing what scalars are, and notes the tags that somebody has written."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.tags: list[tuple[str, Mark]] = []
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "tag", None) is not None:
+            self.tags.append((event.tag, _mark(event)))
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.MarkedYAMLError(
+                problem=f"more than {DEEPEST} lists and mappings inside one another", problem_mark=event.start_mark
+            )
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+class _TooMuch(Exception):
+    def __init__(self, mark: Mark) -> None:
+        super().__init__(f"the file unfolds to more than {MOST_VALUES} values")
+        self.mark = mark
+
+
 class _Reader:
+    """Turns nodes into values, and collects what is wrong with them."""
+
     def __init__(self, document: Document) -> None:
         self._document = document
         self._open: list[int] = []
+        self._count = 0
         self.errors: list[DocumentError] = []
 
     def value(self, node: yaml.Node, place: Place) -> Any:
         mark = _mark(node)
-        self._document.marks.setdefault(place, mark)
-        if node.tag not in _CORE_TAGS and not isinstance(node, yaml.ScalarNode):
-            self._complain(mark, f"the tag {node.tag} is not understood: write plain values")
+        self._document.marks[place] = mark
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise _TooMuch(mark)
         if id(node) in self._open:
-            self._complain(mark, "this value contains itself")
+            self.complain(mark, "this value contains itself")
             return None
         self._open.append(id(node))
         try:
@@ -130,25 +193,29 @@ class _Reader:
                 return self._mapping(node, place)
             if isinstance(node, yaml.SequenceNode):
                 return [self.value(item, (*place, number)) for number, item in enumerate(node.value)]
-            return self._scalar(node)
+            assert isinstance(node, yaml.ScalarNode)
+            return self._scalar(node, place)
         finally:
             self._open.pop()
 
+    def complain(self, mark: Mark, message: str) -> None:
+        self.errors.append(DocumentError(self._document.path, mark, message))
+
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        first: dict[str, Mark] = {}
         for key_node, value_node in node.value:
             mark = _mark(key_node)
             key = self._key(key_node)
             if key is None:
                 continue
-            if key in first:
-                self._complain(
-                    mark, f"the key {key!r} stands here a second time; the first is in line {first[key].line}"
+            first = self._document.keys.setdefault((*place, key), mark)
+            if key in result:
+                self.complain(
+                    mark,
+                    f"the key {key!r} stands here a second time; the first is in line {first.line},"
+                    f" column {first.column}",
                 )
                 continue
-            first[key] = mark
-            self._document.marks[*place, key] = mark
             result[key] = self.value(value_node, (*place, key))
         return result
 
@@ -157,94 +224,45 @@ class _Reader:
         value.
         """
         if not isinstance(node, yaml.ScalarNode):
-            self._complain(_mark(node), "a key must be a plain word")
+            self.complain(_mark(node), "a key must be a plain word")
             return None
         if node.value == "<<":
-            self._complain(_mark(node), "merge keys are not part of YAML 1.2: write the keys out, or use `defaults`")
+            self.complain(_mark(node), "merge keys are not part of YAML 1.2: write the keys out, or use `defaults`")
             return None
         return str(node.value)
 
-    def _scalar(self, node: yaml.Node) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         text = str(node.value)
-        if getattr(node, "style", None) is not None:  # quoted or a block: text
+        if node.style is not None:  # quoted or a block: text
             return text
-        if node.tag not in _CORE_TAGS | _RESOLVED_TAGS:
-            self._complain(_mark(node), f"the tag {node.tag} is not understood: write plain values")
-            return None
+        value = self._plain(node, text)
+        if not isinstance(value, str):
+            self._document.sources[place] = text
+        return value
+
+    def _plain(self, node: yaml.Node, text: str) -> Any:
+        """A scalar without quotes, by the core schema of YAML 1.2."""
         if text in ("", "~", "null", "Null", "NULL"):
             return None
-        if text in ("true", "True", "TRUE"):
-            return True
-        if text in ("false", "False", "FALSE"):
-            return False
-        if text.lower() in _OLD_BOOLEANS:
-            self._surprise(node, text, "old YAML reads it as true or false")
-        elif _LEADING_ZERO.fullmatch(text):
-            self._surprise(node, text, "old YAML reads it as an octal number")
-        elif _SEXAGESIMAL.fullmatch(text):
-            self._surprise(node, text, "old YAML reads it as a number to base 60")
-        elif _INTEGER.fullmatch(text):
-            return int(text)
-        elif _FLOAT.fullmatch(text):
-            return float(text)
-        return text
+        if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
+            return text.lower() == "true"
+        for pattern, why in _SURPRISES:
+            if pattern.fullmatch(text):
+                self.complain(
+                    _mark(node),
+                    f'{text} is ambiguous ({why}): write "{text}" for text, or true, false or a plain number',
+                )
+                return text
+        if _NOT_FINITE.fullmatch(text):
+            self.complain(_mark(node), f'{text} is not a finite number: write "{text}" for text')
+            return text
+        return self._number(node, text)
 
-    def _surprise(self, node: yaml.Node, text: str, why: str) -> None:
-        self._complain(
-            _mark(node), f'{text} is ambiguous ({why}): write "{text}" for text, or true, false or a plain number'
-        )
-
-    def _complain(self, mark: Mark, message: str) -> None:
-        self.errors.append(DocumentError(self._document.path, mark, message))
-
-
-def _mark(node: yaml.Node) -> Mark:
-    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
-
-
-def read(document: Document, model: type[_Model]) -> _Model:
-    """The document as its model. Raises DocumentErrors: every mistake, with its place and what was expected."""
-    if not isinstance(document.value, dict):
-        raise DocumentErrors(
-            [DocumentError(document.path, Mark(1, 1), f"expected keys and values of a {model.__name__.lower()}")]
-        )
-    try:
-        return model.model_validate(document.value)
-    except ValidationError as error:
-        known = _all_keys(model)
-        found = [_translate(document, one, known) for one in error.errors(include_url=False)]
-        raise DocumentErrors(found) from error
-
-
-def _translate(document: Document, error: Any, known: list[str]) -> DocumentError:
-    place = _in_document(document, error["loc"])
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        key = str(error["loc"][-1])
-        near = difflib.get_close_matches(key, known, 1)
-        message = f"unknown key {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
-    elif error["type"] == "missing":
-        message = f"the key {error['loc'][-1]!r} is missing"
-    elif not message.startswith(repr(error["input"])):
-        shown = repr(error["input"])
-        message = f"{message[0].lower()}{message[1:]}" + (
-            f", not {shown}" if len(shown) < 60 and "ctx" not in error else ""
-        )
-    return document.error(place, message)
-
-
-def _in_document(document: Document, location: Iterable[str | int]) -> Place:
-    """Pydantic's location without the parts that are its own (names of union members)."""
-    place: Place = ()
-    for part in location:
-        if (*place, part) in document.marks:
-            place = (*place, part)
-    return place
-
-
-def _all_keys(model: type[BaseModel]) -> list[str]:
-    schema = model.model_json_schema(by_alias=True)
-    keys = set(schema.get("properties", {}))
-    for definition in schema.get("$defs", {}).values():
-        keys |= set(definition.get("properties", {}))
-    return sorted(keys)
+    def _number(self, node: yaml.Node, text: str) -> Any:
+        whole, other_base = _INTEGER.fullmatch(text), _OTHER_BASE.fullmatch(text)
+        if not whole and not other_base and not _FLOAT.fullmatch(text):
+            return text
+        if len(text) > MOST_DIGITS or not math.isfinite(number := float(text) if not other_base else 0.0):
+            self.complain(_mark(node), "this number is too large or too long: expected at most 30 digits")
+            return text
+        return int(text) if whole else int(text, 0) if other_base else number

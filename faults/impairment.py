@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 
@@ -30,7 +31,7 @@ class Impairment:
     down: bool = False
     """Nothing crosses."""
 
-    def merge(self, changes: dict[str, int | float | bool]) -> Impairment:
+    def merge(self, changes: Mapping[str, int | float | bool]) -> Impairment:
         """This impairment with the named parameters changed and all others kept."""
         known = {field.name for field in fields(self)}
         unknown = sorted(set(changes) - known)
@@ -39,6 +40,11 @@ class Impairment:
                 f"impairment: unknown parameter {', '.join(unknown)}; expected one of {', '.join(sorted(known))}"
             )
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes that the line holds when it is busy: delay x rate."""
+        return self.delay * self.rate // 8 // 1_000_000_000
 
     @property
     def per_frame(self) -> bool:

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from typing import Any
 
-from faults.mobility import Leave, Migrate, NotDone, Skipped
+from faults.fault import Guard, NotDone, Skipped, undisturbed
+from faults.fitting import Surroundings
+from faults.mobility import Leave, Migrate, Moves
 from faults.network import Impair, Impairments, Partition
-from faults.process import Crash, Pause, Start
+from faults.process import Crash, Join, Pause, Processes, Restart
 from faults.scenario import Scenario
 from faults.schedule import Entry, draw_schedule
-from faults.world import TargetGone, World
+from faults.world import Overdue, TargetGone, World
 
 _SECOND = 1_000_000_000
+_CUT_SHORT = "the scenario was ended"
 
 
 class Injector:
     """One scenario on one world. Used once."""
 
-    def __init__(
-        self,
-        world: World,
-        scenario: Scenario,
-        seed: int,
-        *,
-        links: Mapping[str, tuple[str, str]],
-        groups: Mapping[str, list[str]] | None = None,
-    ) -> None:
-        """``links``: link -> the nodes at its ends. ``groups``: name -> nodes, beside ``workers``."""
+    def __init__(self, world: World, scenario: Scenario, seed: int, around: Surroundings) -> None:
+        """Draws the schedule. ``around`` is what the scenario has been checked against."""
         self._world = world
-        self._scenario = scenario
-        self._links = links
-        self._entries = draw_schedule(scenario, seed, {"workers": world.group("workers"), **(groups or {})})
+        self._duration = scenario.duration
+        self._around = around
+        self._entries = draw_schedule(scenario, seed, around)
         self._impairments = Impairments(world)
-        self._moving: dict[str, asyncio.Lock] = {}
+        self._processes = Processes(world)
+        self._moves = Moves(world)
         self._begun = 0
+        self._awaited: set[int] = set()
+        """Entries that have begun and come to an end of their own: the end of the scenario waits for it."""
 
     @property
     def schedule(self) -> list[dict[str, Any]]:
@@ -47,132 +44,155 @@ class Injector:
     async def run(self) -> None:
         """From now until the end of the scenario. Heals everything before it returns or raises, cancelled or not."""
         self._begun = self._world.now()
-        async with AsyncExitStack() as healing:
-            tasks = [
-                asyncio.create_task(self._conduct(entry, healing), name=f"fault {entry.id}") for entry in self._entries
-            ]
-            try:
-                await self._until_over(tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        healing = AsyncExitStack()
+        tasks = {
+            entry.id: asyncio.create_task(self._conduct(entry, healing), name=f"fault {entry.id} ({entry.kind})")
+            for entry in self._entries
+        }
+        end = asyncio.create_task(asyncio.sleep(self._duration / _SECOND), name="end of the scenario")
+        try:
+            await _all_or_first_error({end, *tasks.values()}, until=end)
+            await _all_or_first_error({tasks[number] for number in self._awaited})
+        finally:
+            await undisturbed(self._heal([end, *tasks.values()], healing))
 
-    async def _until_over(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Until all are done, or the scenario has ended and only events that never came are waited for."""
-        timed = {task for task, entry in zip(tasks, self._entries, strict=True) if entry.on is None}
-        waiting = set(tasks)
-        while waiting:
-            left = (self._begun + self._scenario.duration - self._world.now()) / _SECOND
-            done, waiting = await asyncio.wait(
-                waiting, timeout=None if waiting & timed else max(left, 0), return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                task.result()
-            if not done:
-                return
+    async def _heal(self, tasks: list[asyncio.Task[None]], healing: AsyncExitStack) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been raised by ``run``
+        await healing.aclose()
 
     async def _conduct(self, entry: Entry, healing: AsyncExitStack) -> None:
         late = await self._due(entry)
-        for_all = entry.to_json()
-        self._world.record("fault.begun", **for_all, late_ns=late)
+        told = entry.to_json()
         try:
-            fault = self._fault(entry)
-            if entry.lasts is None:
-                await self._keep(entry, fault, healing)
-                return
-            async with fault:
-                await asyncio.sleep(entry.lasts / _SECOND)
-            self._world.record("fault.healed", id=entry.id, kind=entry.kind)
+            resolved = self._resolve(entry)
         except TargetGone as error:
-            self._world.record("fault.target-gone", id=entry.id, kind=entry.kind, text=str(error))
-        except Skipped as error:
-            self._world.record("fault.skipped", id=entry.id, kind=entry.kind, text=str(error))
-            self._world.record("fault.healed", id=entry.id, kind=entry.kind)
-        except NotDone as error:
-            self._world.record("fault.failed", id=entry.id, kind=entry.kind, text=str(error))
-            self._world.record("fault.healed", id=entry.id, kind=entry.kind)
-        except asyncio.CancelledError:
-            self._world.record("fault.healed", id=entry.id, kind=entry.kind, cause="the scenario was ended")
-            raise
-
-    async def _keep(self, entry: Entry, fault: AbstractAsyncContextManager[None], healing: AsyncExitStack) -> None:
-        """Begin what has no end of its own: it is healed with the scenario, or over as soon as it has happened."""
-        if entry.kind not in ("impair", "partition"):
-            async with fault:
-                pass
-            self._world.record("fault.healed", id=entry.id, kind=entry.kind)
+            self._record("begun", entry, **told, late_ns=late)
+            self._record("target-gone", entry, text=str(error))
             return
-        await fault.__aenter__()
-        healing.push_async_callback(self._heal, entry, fault)
+        self._record("begun", entry, **{**told, **resolved}, late_ns=late)
+        active = await self._begin(entry, resolved)
+        if active is None:
+            return
+        healing.push_async_callback(active.heal, _CUT_SHORT if entry.lasts is not None else None)
+        if entry.lasts is not None:
+            await asyncio.sleep(entry.lasts / _SECOND)
+        if not entry.keeps:
+            await active.heal(None)
 
-    async def _heal(self, entry: Entry, fault: AbstractAsyncContextManager[None]) -> None:
+    async def _begin(self, entry: Entry, parameters: Mapping[str, Any]) -> _Active | None:
+        """Put the fault in force; None, and recorded why, if it did not come about."""
+        guard = self._guard(entry, parameters)
+        if (entry.lasts is None and not entry.keeps) or (entry.lasts is not None and entry.at is not None):
+            self._awaited.add(entry.id)
         try:
-            await fault.__aexit__(None, None, None)
+            told = await guard.__aenter__()
         except TargetGone as error:
-            self._world.record("fault.target-gone", id=entry.id, kind=entry.kind, text=str(error))
+            self._record("target-gone", entry, text=str(error))
+        except Skipped as error:
+            self._record("skipped", entry, text=str(error))
+            self._record("healed", entry)
+        except (NotDone, Overdue) as error:
+            self._record("failed", entry, text=str(error))
+            self._record("healed", entry)
+        except asyncio.CancelledError:
+            self._record("healed", entry, cause=_CUT_SHORT)  # the guard has undone what it had done
+            raise
         else:
-            self._world.record("fault.healed", id=entry.id, kind=entry.kind)
+            return _Active(self, entry, guard, told)
+        return None
+
+    def _record(self, what: str, entry: Entry, **fields: Any) -> None:
+        self._world.record(f"fault.{what}", **{"id": entry.id, "kind": entry.kind, **fields})
 
     async def _due(self, entry: Entry) -> int:
         """Wait until it is time; returns how late it is by then, in ns."""
         due = self._begun + (entry.at or 0)
         if entry.on is not None:
-            for _ in range(entry.count):
-                await self._world.wait_event(entry.on)
+            await self._world.wait_event(entry.on, entry.count)
             due = self._world.now() + entry.after
         wait = due - self._world.now()
         if wait > 0:
             await asyncio.sleep(wait / _SECOND)
         return max(0, self._world.now() - due)
 
-    def _fault(self, entry: Entry) -> AbstractAsyncContextManager[None]:
+    def _resolve(self, entry: Entry) -> Mapping[str, Any]:
+        """The parameters, with the node that is meant by what it hosts now. Raises TargetGone if nobody hosts it."""
         parameters = entry.parameters
-        if entry.kind == "migrate":
-            lock = self._moving.setdefault(parameters["endpoint"], asyncio.Lock())
-            return _OneAtATime(
-                lock, Migrate(self._world, parameters["endpoint"], parameters["to"], random.Random(entry.draw))
-            )
-        if entry.kind == "impair":
-            return Impair(self._impairments, self._lines(parameters), parameters["changes"])
-        if entry.kind == "partition":
-            sides = parameters["between"]
-            return Partition(self._world, f"partition {entry.id}", (sides[0], sides[1]), parameters["one_way"])
-        node = self._node(parameters)
-        if entry.kind == "crash":
-            return Crash(self._world, node, parameters["signal"], entry.lasts is not None)
-        if entry.kind == "pause":
-            return Pause(self._world, node)
-        if entry.kind == "leave":
-            return Leave(self._world, node)
-        return Start(self._world, node, kill_first=entry.kind == "restart", after=parameters.get("after", 0))
+        if "owner_of" not in parameters:
+            return parameters
+        return {**parameters, "node": self._moves.owner(parameters["owner_of"])}
 
-    def _node(self, parameters: Mapping[str, Any]) -> str:
-        if "node" in parameters:
-            return str(parameters["node"])
-        owner = self._world.endpoints().get(parameters["owner_of"])
-        if owner is None:
-            raise TargetGone(f"no node hosts {parameters['owner_of']}")
-        return owner
+    def _guard(self, entry: Entry, parameters: Mapping[str, Any]) -> Guard:
+        if entry.kind == "migrate":
+            return Migrate(parameters["endpoint"], parameters["to"], entry.draw).on(self._moves)
+        if entry.kind == "impair":
+            return Impair(tuple(self._lines(parameters)), parameters["changes"]).on(self._impairments)
+        if entry.kind == "partition":
+            a, b = map(tuple, parameters["between"])
+            return Partition(f"partition {entry.id}", (a, b), parameters["one_way"]).on(self._world)
+        return self._process_guard(entry, parameters)
+
+    def _process_guard(self, entry: Entry, parameters: Mapping[str, Any]) -> Guard:
+        node = parameters["node"]
+        if entry.kind == "crash":
+            return Crash(node, parameters["signal"], entry.lasts is not None).on(self._processes)
+        if entry.kind == "pause":
+            return Pause(node).on(self._processes)
+        if entry.kind == "restart":
+            return Restart(node, parameters["after"]).on(self._processes)
+        if entry.kind == "leave":
+            return Leave(node).on(self._world)
+        assert entry.kind == "join"
+        return Join(node).on(self._processes)
 
     def _lines(self, parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
+        direction = parameters["direction"]
+        directions = ("a-to-b", "b-to-a") if direction == "both" else (direction,)
         if "link" in parameters:
-            directions = ("a-to-b", "b-to-a") if parameters["direction"] == "both" else (parameters["direction"],)
-            return [(parameters["link"], direction) for direction in directions]
-        links = [link for link, ends in self._links.items() if parameters["node"] in ends]
-        return [(link, direction) for link in sorted(links) for direction in ("a-to-b", "b-to-a")]
+            links = [parameters["link"]]
+        else:
+            links = sorted(link for link, ends in self._around.links.items() if parameters["node"] in ends)
+        return [(link, direction) for link in links for direction in directions]
 
 
-class _OneAtATime:
-    """At most one migration of one endpoint at a time."""
+class _Active:
+    """A fault in force: healed once, whoever comes first."""
 
-    def __init__(self, lock: asyncio.Lock, inner: Migrate) -> None:
-        self._lock = lock
-        self._inner = inner
+    def __init__(self, injector: Injector, entry: Entry, guard: Guard, told: Mapping[str, Any]) -> None:
+        self._record = injector._record
+        self._entry = entry
+        self._guard = guard
+        self._told = told
+        self._healed = False
 
-    async def __aenter__(self) -> None:
-        async with self._lock:
-            await self._inner.__aenter__()
+    async def heal(self, cause: str | None) -> None:
+        """Undo it. ``cause``: why it ends before its time. What else goes wrong is recorded and raised."""
+        if self._healed:
+            return
+        self._healed = True
+        await undisturbed(self._undo(cause))
 
-    async def __aexit__(self, *_: object) -> None:
-        """Nothing to undo: the endpoint has moved."""
+    async def _undo(self, cause: str | None) -> None:
+        why = {} if cause is None else {"cause": cause}
+        try:
+            await self._guard.__aexit__(None, None, None)
+        except TargetGone as error:
+            self._record("target-gone", self._entry, text=str(error))
+        except Exception as error:
+            self._record("failed", self._entry, text=f"could not be healed: {error}")
+            raise
+        else:
+            self._record("healed", self._entry, **self._told, **why)
+
+
+async def _all_or_first_error(tasks: set[asyncio.Task[None]], until: asyncio.Task[None] | None = None) -> None:
+    """Wait for all tasks, or only for ``until``. Raises as soon as one of them raises."""
+    waiting = tasks
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if until in done:
+            return

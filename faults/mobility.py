@@ -2,78 +2,98 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from types import TracebackType
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
+from faults.fault import NotDone, Skipped, Told
 from faults.process import GONE_WITHIN
-from faults.scenario import SPARE
+from faults.verbs import ANY, SPARE
 from faults.world import TargetGone, World
 
 MIGRATE_WITHIN = 30_000_000_000
 LEAVE_WITHIN = 30_000_000_000
 
 
-class NotDone(Exception):
-    """A planned change was refused or failed."""
+class Moves:
+    """Which endpoints are moving where: one move of one endpoint at a time."""
 
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By endpoint."""
+        self.expected: Counter[str] = Counter()
+        """Node -> endpoints on their way to it, so that it is spare no more."""
 
-class Skipped(Exception):
-    """There was nothing to do."""
-
-
-class Migrate:
-    """Move an endpoint, by a request to the node that owns it."""
-
-    def __init__(self, world: World, endpoint: str, to: str, draw: random.Random) -> None:
-        self._world = world
-        self._endpoint = endpoint
-        self._to = to
-        self._draw = draw
-
-    async def __aenter__(self) -> None:
-        owners = self._world.endpoints()
-        owner = owners.get(self._endpoint)
+    def owner(self, endpoint: str) -> str:
+        """The node that hosts it. Raises TargetGone."""
+        owner = self.world.endpoints().get(endpoint)
         if owner is None:
-            raise TargetGone(f"no node hosts {self._endpoint}")
-        target = self._target(owner)
+            raise TargetGone(f"no node hosts {endpoint}")
+        return owner
+
+    def candidates(self, owner: str, spare: bool) -> list[str]:
+        """Running nodes that an endpoint of ``owner`` could move to; only those that nobody uses, if ``spare``."""
+        busy = {owner}
+        if spare:
+            busy |= {*self.world.endpoints().values(), *(node for node, count in self.expected.items() if count)}
+        return sorted(set(self.world.running()) - busy)
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """An endpoint moves, by a request to the node that owns it."""
+
+    endpoint: str
+    to: str
+    draw: int
+    """Seed of the choice among the nodes that would do."""
+
+    @asynccontextmanager
+    async def on(self, moves: Moves) -> AsyncIterator[Told]:
+        async with moves.moving[self.endpoint]:
+            told = await self._move(moves)
+        yield told
+
+    async def _move(self, moves: Moves) -> Told:
+        owner = moves.owner(self.endpoint)
+        target = self._target(moves, owner)
         if target == owner:
-            raise Skipped(f"{self._endpoint} is on {owner} already")
-        request = {"do": "migrate", "endpoint": self._endpoint, "to": target}
-        answer = await self._world.command(owner, request, MIGRATE_WITHIN)
+            raise Skipped(f"{self.endpoint} is on {owner} already")
+        moves.expected[target] += 1
+        try:
+            request = {"do": "migrate", "endpoint": self.endpoint, "to": target}
+            answer = await moves.world.command(owner, request, MIGRATE_WITHIN)
+        finally:
+            moves.expected[target] -= 1
         if not answer.get("ok"):
-            raise NotDone(f"{owner} could not move {self._endpoint} to {target}: {answer.get('error')}")
+            raise NotDone(f"{owner} could not move {self.endpoint} to {target}: {answer.get('error')}")
+        facts = {name: answer[name] for name in ("handover", "epoch") if name in answer}
+        return {"endpoint": self.endpoint, "source": owner, "target": target, **facts}
 
-    def _target(self, owner: str) -> str:
+    def _target(self, moves: Moves, owner: str) -> str:
         """The node named, or one drawn among those that would do now."""
-        if self._to not in (SPARE, "any"):
-            return self._to
-        owners = self._world.endpoints()
-        busy = {node for endpoint, node in owners.items() if endpoint != self._endpoint} if self._to == SPARE else set()
-        pool = sorted(set(self._world.running()) - busy - {owner})
+        if self.to not in (SPARE, ANY):
+            return self.to
+        pool = moves.candidates(owner, spare=self.to == SPARE)
         if not pool:
-            raise Skipped(f"no running node is free for {self._endpoint}")
-        return self._draw.choice(pool)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Nothing to undo: the endpoint has moved."""
+            raise Skipped(f"no running node is free for {self.endpoint}")
+        return random.Random(self.draw).choice(pool)
 
 
+@dataclass(frozen=True, slots=True)
 class Leave:
     """A node hands over what it hosts, says goodbye, and ends."""
 
-    def __init__(self, world: World, node: str) -> None:
-        self._world = world
-        self._node = node
+    node: str
 
-    async def __aenter__(self) -> None:
-        answer = await self._world.command(self._node, {"do": "leave"}, LEAVE_WITHIN)
+    @asynccontextmanager
+    async def on(self, world: World) -> AsyncIterator[Told]:
+        answer = await world.command(self.node, {"do": "leave"}, LEAVE_WITHIN)
         if not answer.get("ok"):
-            raise NotDone(f"{self._node} could not leave: {answer.get('error')}")
-        await self._world.wait_exit(self._node, GONE_WITHIN)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Nothing to undo: the node has left."""
+            raise NotDone(f"{self.node} could not leave: {answer.get('error')}")
+        await world.wait_exit(self.node, GONE_WITHIN)
+        yield {}

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from types import TracebackType
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
+from faults.fault import NotDone, Told, undisturbed
 from faults.world import World
+
+Changes = Mapping[str, int | float | bool]
+Line = tuple[str, str]
+"""Link and direction."""
 
 
 class Impairments:
-    """Which faults act on which direction of which link, in the order in which they came.
+    """Which faults act on which line, in the order in which they came.
 
-    Several may act on one direction: each changes what it names, the last one wins, and when one ends the others stay
-    in force (T25).
+    Several may act on one: each changes what it names, the last one wins, and when one ends the others stay in force
+    (T25).
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._active: dict[tuple[str, str], dict[object, Mapping[str, int | float | bool]]] = {}
+        self._active: dict[Line, dict[object, Changes]] = {}
 
-    async def add(self, owner: object, link: str, direction: str, changes: Mapping[str, int | float | bool]) -> None:
-        self._active.setdefault((link, direction), {})[owner] = changes
-        await self._world.impair(link, direction, changes)
+    async def add(self, owner: object, line: Line, changes: Changes) -> None:
+        """Put ``changes`` in force until ``remove``. Raises NotDone where no line can behave like that."""
+        self._active.setdefault(line, {})[owner] = changes
+        try:
+            await self._world.impair(*line, changes)
+        except ValueError as error:
+            del self._active[line][owner]
+            raise NotDone(f"link {line[0]} {line[1]}: {error}") from error
 
-    async def remove(self, owner: object, link: str, direction: str) -> None:
-        active = self._active.get((link, direction), {})
+    async def remove(self, owner: object, line: Line) -> None:
+        """Take back what ``owner`` has changed, down to what others still ask for, or else what was declared."""
+        active = self._active.get(line, {})
         changes = active.pop(owner, None)
         if changes is None:
             return
@@ -34,50 +45,50 @@ class Impairments:
             remaining |= {name: value for name, value in others.items() if name in changes}
         declared = [name for name in changes if name not in remaining]
         if declared:
-            await self._world.restore(link, direction, declared)
+            await self._world.restore(*line, declared)
         if remaining:
-            await self._world.impair(link, direction, remaining)
+            await self._world.impair(*line, remaining)
 
 
+@dataclass(frozen=True, slots=True)
 class Impair:
-    """Links behave otherwise, until this ends."""
+    """Lines behave otherwise, until this ends."""
 
-    def __init__(
-        self, shared: Impairments, lines: Sequence[tuple[str, str]], changes: Mapping[str, int | float | bool]
-    ) -> None:
-        """``lines``: (link, direction) pairs."""
-        self._shared = shared
-        self._lines = lines
-        self._changes = changes
-        self._undo = AsyncExitStack()
+    lines: tuple[Line, ...]
+    changes: Changes
 
-    async def __aenter__(self) -> None:
-        async with AsyncExitStack() as undo:
-            for link, direction in self._lines:
-                undo.push_async_callback(self._shared.remove, self, link, direction)
-                await self._shared.add(self, link, direction, self._changes)
-            self._undo = undo.pop_all()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._undo.aclose()
+    @asynccontextmanager
+    async def on(self, impairments: Impairments) -> AsyncIterator[Told]:
+        owner = object()
+        guard = AsyncExitStack()
+        try:
+            for line in self.lines:
+                guard.push_async_callback(impairments.remove, owner, line)
+                await impairments.add(owner, line, self.changes)
+            yield {}
+        finally:
+            await undisturbed(guard.aclose())
 
 
+@dataclass(frozen=True, slots=True)
 class Partition:
-    """Nodes cannot reach each other, until this ends."""
+    """Nodes cannot reach each other, until this ends. ``name`` is unlike that of any other partition."""
 
-    def __init__(self, world: World, name: str, sides: tuple[Sequence[str], Sequence[str]], one_way: bool) -> None:
-        self._world = world
-        self._name = name
-        a, b = sides
-        there = [(first, second) for first in a for second in b]
-        self._pairs = there if one_way else [*there, *((second, first) for first, second in there)]
+    name: str
+    sides: tuple[tuple[str, ...], tuple[str, ...]]
+    one_way: bool = False
+    """Nothing passes from the first side to the second; everything passes the other way."""
 
-    async def __aenter__(self) -> None:
-        await self._world.block(self._name, self._pairs)
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """From which node nothing reaches which."""
+        there = [(first, second) for first in self.sides[0] for second in self.sides[1]]
+        return there if self.one_way else [*there, *((second, first) for first, second in there)]
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._world.unblock(self._name)
+    @asynccontextmanager
+    async def on(self, world: World) -> AsyncIterator[Told]:
+        try:
+            await world.block(self.name, self.pairs)
+            yield {}
+        finally:
+            await undisturbed(world.unblock(self.name))

@@ -4,70 +4,122 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from types import TracebackType
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
+from faults.fault import Skipped, Told, undisturbed
 from faults.world import TargetGone, World
 
 GONE_WITHIN = 5_000_000_000
 """A process that was sent a deadly signal must be gone after this many ns."""
 
 
-class Crash:
-    """End a process; if it is ``for`` a while, start it again afterwards."""
+class Processes:
+    """The node processes, and what several faults do to one of them at a time."""
 
-    def __init__(self, world: World, node: str, number: int, comes_back: bool) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._node = node
-        self._number = number
-        self._comes_back = comes_back
+        self._stopped: Counter[str] = Counter()
+        self._starting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def __aenter__(self) -> None:
-        await self._world.signal(self._node, self._number)
-        if self._number != signal.SIGSTOP:
-            await self._world.wait_exit(self._node, GONE_WITHIN)
+    async def end(self, node: str, number: int) -> None:
+        """End the process and wait until it is gone. Raises TargetGone if there is none."""
+        await self._world.signal(node, number)
+        if self._stopped[node] and number != signal.SIGKILL:
+            await self._world.signal(node, signal.SIGCONT)  # a stopped process takes its other signals when it goes on
+        await self._world.wait_exit(node, GONE_WITHIN)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._comes_back and self._node not in self._world.running():
-            await self._world.start(self._node)
+    async def start(self, node: str) -> bool:
+        """Start the process, unless it runs; tells whether it did."""
+        async with self._starting[node]:
+            if node in self._world.running():
+                return False
+            await self._world.start(node)
+            return True
+
+    async def stop(self, node: str) -> None:
+        """Have the process stand still until as many ``go_on`` have come. Raises TargetGone if there is none."""
+        self._stopped[node] += 1
+        await self._world.signal(node, signal.SIGSTOP)
+
+    async def go_on(self, node: str) -> None:
+        """Take one ``stop`` back. Raises TargetGone if the process is gone."""
+        self._stopped[node] -= 1
+        if not self._stopped[node]:
+            await self._world.signal(node, signal.SIGCONT)
+        elif node not in self._world.running():
+            raise TargetGone(f"{node} is not running")
 
 
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A process ends. If it ``comes_back``, it is started again when this ends."""
+
+    node: str
+    signal: int
+    comes_back: bool
+
+    @asynccontextmanager
+    async def on(self, processes: Processes) -> AsyncIterator[Told]:
+        async with AsyncExitStack() as guard:
+            if self.comes_back:
+                guard.push_async_exit(_starter(processes, self.node))
+            await processes.end(self.node, self.signal)
+            yield {}
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """A process stands still, until this ends."""
 
-    def __init__(self, world: World, node: str) -> None:
-        self._world = world
-        self._node = node
+    node: str
 
-    async def __aenter__(self) -> None:
-        await self._world.signal(self._node, signal.SIGSTOP)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._world.signal(self._node, signal.SIGCONT)
+    @asynccontextmanager
+    async def on(self, processes: Processes) -> AsyncIterator[Told]:
+        try:
+            await processes.stop(self.node)
+            yield {}
+        finally:
+            await undisturbed(processes.go_on(self.node))
 
 
-class Start:
-    """A node joins; or it is killed, and comes back ``after`` ns later on the same address."""
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A process is killed, and comes back ``after`` ns later on the same address."""
 
-    def __init__(self, world: World, node: str, *, kill_first: bool = False, after: int = 0) -> None:
-        self._world = world
-        self._node = node
-        self._kill_first = kill_first
-        self._after = after
+    node: str
+    after: int = 0
 
-    async def __aenter__(self) -> None:
-        if self._kill_first:
-            await self._world.signal(self._node, signal.SIGKILL)
-            await self._world.wait_exit(self._node, GONE_WITHIN)
-            await asyncio.sleep(self._after / 1_000_000_000)
-        elif self._node in self._world.running():
-            raise TargetGone(f"{self._node} runs already")
-        await self._world.start(self._node)
+    @asynccontextmanager
+    async def on(self, processes: Processes) -> AsyncIterator[Told]:
+        async with AsyncExitStack() as guard:
+            guard.push_async_exit(_starter(processes, self.node))
+            await processes.end(self.node, signal.SIGKILL)
+            await asyncio.sleep(self.after / 1_000_000_000)
+        yield {}
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Nothing to undo: the node has joined."""
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A node's process starts, and takes part."""
+
+    node: str
+
+    @asynccontextmanager
+    async def on(self, processes: Processes) -> AsyncIterator[Told]:
+        if not await processes.start(self.node):
+            raise Skipped(f"{self.node} runs already")
+        yield {}
+
+
+def _starter(processes: Processes, node: str) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Starts the node again when a guard is left; not if there was nothing to end, since others have ended it."""
+
+    async def leave(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or not issubclass(kind, TargetGone):
+            await undisturbed(processes.start(node))
+
+    return leave

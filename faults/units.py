@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z%/µ]*)")
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([A-Za-z%/µ]*)")
 
 _DURATIONS: Mapping[str, int] = {
     "ns": 1,
@@ -35,6 +35,13 @@ _SIZES: Mapping[str, int] = {
 }
 _RATES: Mapping[str, int] = {"bit": 1, "kbit": 1000, "Kbit": 1000, "Mbit": 1000**2, "Gbit": 1000**3}
 _FREQUENCIES: Mapping[str, Fraction] = {"/s": Fraction(1), "/min": Fraction(1, 60)}
+
+LONGEST = 24 * 60 * _DURATIONS["min"]
+"""ns. Beyond a day nothing here has a meaning, and times stay far from the end of 63 bits."""
+FASTEST = 400 * _RATES["Gbit"]
+"""bit/s. At this rate the smallest frame takes about a nanosecond, the finest step of the model's clock."""
+RAREST = Fraction(1, 10**9)
+"""Smallest difference from never and from always that a probability may have."""
 
 
 def _parse(text: object, units: Mapping[str, int | Fraction], example: str) -> Fraction:
@@ -61,7 +68,10 @@ def _whole(value: Fraction, text: object, unit: str) -> int:
 
 def parse_duration(text: object) -> int:
     """``5ms`` -> 5000000 ns. Raises ValueError."""
-    return _whole(_parse(text, _DURATIONS, "5ms"), text, "ns")
+    duration = _whole(_parse(text, _DURATIONS, "5ms"), text, "ns")
+    if duration > LONGEST:
+        raise ValueError(f"{text!r} is longer than a day: expected at most {LONGEST // _DURATIONS['min']}min")
+    return duration
 
 
 def parse_size(text: object) -> int:
@@ -74,15 +84,23 @@ def parse_rate(text: object) -> int:
     plain = text.removesuffix("/s") if isinstance(text, str) else text
     rate = _whole(_parse(plain, _RATES, "50Mbit"), text, "bit/s")
     if rate == 0:
-        raise ValueError(f"{text!r}: a rate of 0 would let nothing pass; leave it out for no limit, or use a partition")
+        raise ValueError(f"{text!r}: a rate of 0 would let nothing pass; leave it out for no limit, or say down: true")
+    if rate > FASTEST:
+        raise ValueError(f"{text!r} would limit nothing: expected at most {FASTEST // _RATES['Gbit']}Gbit, or no rate")
     return rate
 
 
 def parse_probability(text: object) -> float:
-    """``0.1%`` -> 0.001. Raises ValueError."""
+    """``0.1%`` -> 0.001; ``0%`` is never and ``100%`` is always, exactly. Raises ValueError."""
     share = _parse(text, {"%": Fraction(1, 100)}, "0.1%")
     if share > 1:
         raise ValueError(f"{text!r} is more than 100%")
+    if 0 < share < RAREST or 0 < 1 - share < RAREST:
+        near = "0%" if share < RAREST else "100%"
+        raise ValueError(
+            f"{text!r} differs from {near} by less than one in a thousand million: no run would show it;"
+            f" expected {near}, or a difference of at least 0.0000001%"
+        )
     return float(share)
 
 
@@ -92,18 +110,6 @@ def parse_frequency(text: object) -> float:
     if frequency == 0:
         raise ValueError(f"{text!r}: nothing would ever happen; leave it out instead")
     return float(frequency)
-
-
-def parse_setting(text: object) -> int:
-    """A duration (in ns) or a size (in bytes), whichever it is; counts are whole numbers. Raises ValueError."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    for parse in (parse_duration, parse_size):
-        try:
-            return parse(text)
-        except ValueError:
-            continue
-    raise ValueError(f"{text!r}: expected a duration such as 200ms, a size such as 1MiB, or a count")
 
 
 def _type(parse: Callable[[object], Any], example: str, units: Mapping[str, object]) -> Any:
@@ -116,4 +122,3 @@ Size = Annotated[int, *_type(parse_size, "64KiB", _SIZES)]
 Rate = Annotated[int, *_type(parse_rate, "50Mbit", {**_RATES, **{f"{unit}/s": 1 for unit in _RATES}})]
 Probability = Annotated[float, *_type(parse_probability, "0.1%", {"%": 1})]
 Frequency = Annotated[float, *_type(parse_frequency, "50/s", _FREQUENCIES)]
-Setting = Annotated[int, BeforeValidator(parse_setting), WithJsonSchema({"type": ["string", "integer"]})]

@@ -12,8 +12,15 @@ class TargetGone(Exception):
     """What the fault acts on has ended meanwhile: the fault ends, the run goes on."""
 
 
+class Overdue(Exception):
+    """Something did not happen before its deadline. The text names what is missing."""
+
+
 class World(Protocol):
-    """A running topology. Every method returns only when its effect is there; each has a deadline of its own."""
+    """A running topology.
+
+    Every method returns only when its effect is there. Each has a deadline of its own, after which it raises Overdue.
+    """
 
     def now(self) -> int:
         """CLOCK_MONOTONIC (or virtual time) in ns."""
@@ -34,7 +41,10 @@ class World(Protocol):
         ...
 
     async def impair(self, link: str, direction: str, changes: Mapping[str, int | float | bool]) -> None:
-        """Merge ``changes`` (fields of Impairment) into one direction (``a-to-b``, ``b-to-a``) of a link."""
+        """Merge ``changes`` (fields of Impairment) into one direction (``a-to-b``, ``b-to-a``) of a link.
+
+        Raises ValueError, changing nothing, where no line can behave like that.
+        """
         ...
 
     async def restore(self, link: str, direction: str, fields: Sequence[str]) -> None:
@@ -63,8 +73,10 @@ class World(Protocol):
         """One request on the node's control socket. Raises TargetGone if the node ends before it answers."""
         ...
 
-    async def wait_event(self, match: Mapping[str, Any]) -> Event:
-        """Wait for the next event of any node (see docs/history.md) in which all given fields have the given values."""
+    async def wait_event(self, match: Mapping[str, Any], count: int = 1) -> Event:
+        """Wait for an event of any node (see docs/history.md) in which all given fields have the given values: the
+        next one, or the how manieth from now on. This one has no deadline.
+        """
         ...
 
     def record(self, event: str, **fields: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from faults.world import Overdue
 from testbed.exit_status import ExitStatus
 
 
@@ -24,7 +25,7 @@ class CannotRun(TestbedError):  # noqa: N818
     status = ExitStatus.CANNOT_RUN
 
 
-class DeadlineExceeded(TestbedError):  # noqa: N818
+class DeadlineExceeded(TestbedError, Overdue):
     """Something did not happen in time. The text names what is missing."""
 
 

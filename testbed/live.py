@@ -84,8 +84,8 @@ class LiveWorld:
     def endpoints(self) -> Mapping[str, str]:
         return self.observer.owners
 
-    async def wait_event(self, match: Mapping[str, Any]) -> Event:
-        return await self.observer.wait(match)
+    async def wait_event(self, match: Mapping[str, Any], count: int = 1) -> Event:
+        return await self.observer.wait(match, count)
 
     def record(self, event: str, **fields: Any) -> None:
         self._log.record(event, **fields)

@@ -20,7 +20,7 @@ class Observer:
 
     def __init__(self) -> None:
         self._owners: dict[str, tuple[int, str]] = {}
-        self._waiting: list[tuple[Event, asyncio.Future[Event]]] = []
+        self._waiting: list[_Wait] = []
         self._bulk_wanted = 0
         self.counts: Counter[str] = Counter()
         """Events seen, by name. The per-message ones are not counted: they are too many to look at live."""
@@ -47,9 +47,8 @@ class Observer:
             "left",
         ):  # otherwise somebody else has it
             self._forget(event["endpoint"], event["epoch"], event["node"])
-        for match, found in self._waiting:
-            if not found.done() and all(event.get(field) == value for field, value in match.items()):
-                found.set_result(event)
+        for one in self._waiting:
+            one.see(event)
 
     def owns(self, endpoint: str, epoch: int, node: str) -> None:
         """Learn that ``node`` owns the endpoint under this epoch."""
@@ -60,15 +59,31 @@ class Observer:
         if self._owners.get(endpoint) == (epoch, node):
             del self._owners[endpoint]
 
-    async def wait(self, match: Event) -> Event:
-        """The next event in which all given fields have the given values. The caller sets the deadline."""
-        found: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+    async def wait(self, match: Event, count: int = 1) -> Event:
+        """The next event in which all given fields have the given values, or the how manieth from now on. The caller
+        sets the deadline.
+        """
+        one = _Wait(match, count)
         bulk = str(match.get("event", "message.")).startswith("message.")
-        entry = (match, found)
-        self._waiting.append(entry)
+        self._waiting.append(one)
         self._bulk_wanted += bulk
         try:
-            return await found
+            return await one.found
         finally:
-            self._waiting.remove(entry)
+            self._waiting.remove(one)
             self._bulk_wanted -= bulk
+
+
+class _Wait:
+    """Somebody who waits for an event. Counts here, since several may come before the waiting task runs again."""
+
+    def __init__(self, match: Event, count: int) -> None:
+        self._match = match
+        self._left = count
+        self.found: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+
+    def see(self, event: Event) -> None:
+        if all(event.get(field) == value for field, value in self._match.items()):
+            self._left -= 1
+            if self._left == 0 and not self.found.done():
+                self.found.set_result(event)

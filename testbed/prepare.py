@@ -13,8 +13,11 @@ from typing import Any
 
 from faults.document import Document, DocumentErrors, load
 from faults.scenario import Scenario, Surroundings, check_scenario, read_scenario, scenario_folders
+from faults.scenario import warnings as scenario_warnings
 from testbed.backends.netns import NetnsBackend
 from testbed.errors import CannotRun, UsageError
+from testbed.network.line import merged
+from testbed.network.spec import A_TO_B, B_TO_A
 from testbed.plan import Plan
 from testbed.registry import boot_id
 from testbed.run_folder import DNS_LABEL, new_run_id
@@ -77,11 +80,6 @@ class Prepared:
     def duration(self) -> int:
         """Of the traffic, in ns."""
         return self.scenario.duration
-
-    @property
-    def links(self) -> dict[str, tuple[str, str]]:
-        """Link -> the nodes at its ends."""
-        return _ends(self.plan)
 
     @property
     def per_frame(self) -> bool:
@@ -150,7 +148,8 @@ def prepare(request: Request) -> Prepared:
     topology, about_topology = topology_of(document, scenario, request.topology)
     seed = scenario.seed if request.seed is None else request.seed
     plan = make_plan(topology, new_run_id(), seed)
-    check_scenario(document, scenario, surroundings(plan))
+    around = surroundings(plan)
+    check_scenario(document, scenario, around)
     name = request.name or path.stem
     if not DNS_LABEL.fullmatch(name):
         raise UsageError(f"the name of the run is {name!r}: expected small letters, digits and hyphens; say --name")
@@ -167,7 +166,7 @@ def prepare(request: Request) -> Prepared:
         workload=workload,
         seed=seed,
         capture=request.capture or scenario.capture,
-        warnings=(*about_topology, *check_gpus(plan)),
+        warnings=(*about_topology, *scenario_warnings(document, scenario, around), *check_gpus(plan)),
     )
 
 
@@ -198,13 +197,15 @@ def surroundings(plan: Plan) -> Surroundings:
     return Surroundings(
         workers=list(plan.nodes),
         autostart=[node.name for node in plan.nodes.values() if node.autostart],
-        links=_ends(plan),
+        links={link.name: (link.a.partition(":")[0], link.b.partition(":")[0]) for link in plan.fabric.links},
         groups=groups,
+        lines={
+            (link.name, direction): line
+            for link in plan.fabric.links
+            for direction, line in ((A_TO_B, link.a_to_b), (B_TO_A, link.b_to_a))
+        },
+        merged=merged,
     )
-
-
-def _ends(plan: Plan) -> dict[str, tuple[str, str]]:
-    return {link.name: (link.a.partition(":")[0], link.b.partition(":")[0]) for link in plan.fabric.links}
 
 
 def check_capabilities(backend: str, scenario: Scenario, capture: str) -> None:
@@ -246,5 +247,5 @@ def _workload(plan: Plan, scenario: Scenario) -> Workload:
         secret=secrets.token_hex(16),
         pipeline=pipeline_of(scenario),
         adapter=scenario.workload.adapter,
-        connex=dict(scenario.connex),
+        connex=scenario.connex.overrides(),
     )

@@ -64,8 +64,7 @@ class Run:
 
     async def _work(self, running: RunningTopology) -> None:
         prepared = self._prepared
-        groups = {name: list(nodes) for name, nodes in surroundings(prepared.plan).groups.items()}
-        injector = Injector(running.world, prepared.scenario, prepared.seed, links=prepared.links, groups=groups)
+        injector = Injector(running.world, prepared.scenario, prepared.seed, surroundings(prepared.plan))
         write_json(self._folder.schedule, injector.schedule)
         self._progress.phase(f"making the network of {prepared.plan.topology}")
         await running.make_network()

@@ -23,6 +23,8 @@ class Expectations:
     goodput: float | None = None
     resets: Mapping[str, Any] | None = None
     """``max``: how many streams may be reset; ``causes``: with which causes (absent: any)."""
+    faults_may_fail: bool = False
+    """Whether a planned change may be refused or fail."""
     lease: int = Config().lease
     lag_budget: int | None = None
     adapter: str = "connex"
@@ -45,6 +47,7 @@ def read_expectations(run: Mapping[str, Any]) -> Expectations:
         cutover={name: _number(limit) for name, limit in cutover.items()},
         goodput=None if goodput is None else float(_number(goodput)),
         resets=_resets(expect.get("resets")),
+        faults_may_fail=expect.get("faults") == "may-fail",
         lease=int((workload.get("connex") or {}).get("lease") or Config().lease),
         lag_budget=run.get("lag_budget_ns"),
         adapter=workload.get("adapter") or "connex",

@@ -9,7 +9,9 @@ from testbed.history import History
 
 
 def check_faults(history: History, captures: Captures, expected: Expectations) -> CheckResult:
-    """Every fault of the schedule has begun, and has ended before the run did."""
+    """Every fault of the schedule has begun, and has ended before the run did; planned changes have succeeded, unless
+    the scenario expects that they may fail.
+    """
     found = Findings("faults")
     begun = {event["id"]: event for event in history.all("fault.begun")}
     ended = {event["id"]: event for event in history.all("fault.healed", "fault.target-gone")}
@@ -23,6 +25,10 @@ def check_faults(history: History, captures: Captures, expected: Expectations) -
     for number, event in begun.items():
         if number not in ended:
             found.doubt(f"fault {number} ({event.get('kind', 'of no kind')}) was never healed", "events.jsonl", event)
+    for event in history.all("fault.failed"):
+        if not expected.faults_may_fail:
+            why = event.get("text", "no reason given")
+            found.fail(f"fault {event['id']} ({event.get('kind', 'of no kind')}) failed: {why}", "events.jsonl", event)
     found.measurements |= {"scheduled": len(history.schedule), "begun": len(begun), "target_gone": gone}
     found.measurements |= {"skipped_or_refused": [str(event.get("text", "")) for event in undone]}
     if not history.schedule:

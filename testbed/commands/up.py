@@ -37,7 +37,7 @@ def up(topology: str, name: str | None, capture: str, runs: str, output: str) ->
     from testbed.backends.privilege import ensure_namespaces
     from testbed.keeper import daemonise
     from testbed.registry import runs as registered
-    from testbed.topology import load_topology, make_plan
+    from testbed.topology import check_gpus, load_topology, make_plan
 
     loaded = load_topology(topology)
     chosen = name or loaded.name
@@ -47,6 +47,8 @@ def up(topology: str, name: str | None, capture: str, runs: str, output: str) ->
         if record.name == chosen and record.kind == "up" and record.state == "running":
             raise UsageError(f"{chosen} is up already: end it with testbed down {chosen}, or choose another --name")
     plan = make_plan(loaded, new_run_id(), 0)
+    for remark in check_gpus(plan):
+        say(f"{remark} (a warning)")
     ensure_namespaces()
     folder = RunFolder.create(runs_directory(runs), chosen, plan.run_id)
     begun = time.monotonic()

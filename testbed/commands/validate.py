@@ -66,6 +66,7 @@ def _find(reference: str) -> Path:
 
 def _check(document: Document) -> list[str]:
     from faults.scenario import check_scenario, read_scenario
+    from faults.scenario import warnings as scenario_warnings
     from testbed.prepare import surroundings, topology_of
     from testbed.topology import make_plan, read_topology, warnings
 
@@ -73,8 +74,9 @@ def _check(document: Document) -> list[str]:
         return warnings(document, read_topology(document))
     scenario = read_scenario(document)
     topology, remarks = topology_of(document, scenario)
-    check_scenario(document, scenario, surroundings(make_plan(topology, "00000000", 0)))
-    return remarks
+    around = surroundings(make_plan(topology, "00000000", 0))
+    check_scenario(document, scenario, around)
+    return [*remarks, *scenario_warnings(document, scenario, around)]
 
 
 def _is_topology(content: Any) -> bool:

@@ -358,6 +358,18 @@ def test_faults_that_all_missed_their_target_prove_nothing(tmp_path: Path) -> No
     assert verdict(judge(finished(story), tmp_path), "faults") == "unknown"
 
 
+@pytest.mark.parametrize(("faults", "said"), [("fired", "fail"), ("may-fail", "pass")])
+def test_a_planned_change_that_failed_is_a_fail_unless_it_may(tmp_path: Path, faults: str, said: str) -> None:
+    story = begun(faults=faults)
+    story.run.schedule += [{"id": 1, "kind": "migrate"}, {"id": 2, "kind": "pause"}]
+    for number, kind in ((1, "migrate"), (2, "pause")):
+        story.run.event("fault.begun", id=number, kind=kind)
+    story.run.event("fault.failed", id=1, kind="migrate", text="declined")
+    for number in (1, 2):
+        story.run.event("fault.healed", id=number)
+    assert verdict(judge(finished(story), tmp_path), "faults") == said
+
+
 # Emulation and captures
 
 

@@ -51,6 +51,15 @@ async def test_only_an_event_with_all_given_values_is_what_was_waited_for() -> N
     assert (await waiting)["node"] == "w2"
 
 
+async def test_events_that_come_before_anybody_looks_again_are_counted() -> None:
+    observer = Observer()
+    waiting = asyncio.create_task(observer.wait({"event": "handover.begun"}, 3))
+    await asyncio.sleep(0)
+    for handover in ("a", "b", "c", "d"):
+        observer.take({"event": "handover.begun", "handover": handover, "node": "w1"})
+    assert (await waiting)["handover"] == "c"
+
+
 async def test_messages_are_passed_over_unless_waited_for() -> None:
     observer = Observer()
     record = {"t": 1, "event": "message.delivered", "node": "w1", "stream": "00" * 8, "message": 7}

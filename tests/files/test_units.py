@@ -26,8 +26,8 @@ from faults import units
         (units.parse_probability, "100%", 1.0),
         (units.parse_probability, "0%", 0.0),
         (units.parse_frequency, "30/min", 0.5),
-        (units.parse_setting, "1MiB", 1048576),
-        (units.parse_setting, 7, 7),
+        (units.parse_probability, "0.0000001%", 1e-9),
+        (units.parse_rate, "400Gbit", 400_000_000_000),
     ],
 )
 def test_what_is_accepted(parse: Callable[[object], float], text: object, value: float) -> None:
@@ -49,7 +49,11 @@ def test_what_is_accepted(parse: Callable[[object], float], text: object, value:
         (units.parse_probability, "0.5", "has no unit"),
         (units.parse_probability, True, "has no unit"),
         (units.parse_frequency, "0/s", "nothing would ever happen"),
-        (units.parse_setting, "soon", "expected a duration such as"),
+        (units.parse_probability, "0.00000001%", "differs from 0% by less than one in a thousand million"),
+        (units.parse_probability, "99.99999999999%", "differs from 100% by less"),
+        (units.parse_rate, "401Gbit", "would limit nothing: expected at most 400Gbit"),
+        (units.parse_duration, "1441min", "longer than a day"),
+        (units.parse_duration, "1" * 5000 + "ms", "is not a quantity"),
     ],
 )
 def test_what_is_refused(parse: Callable[[object], float], text: object, words: str) -> None:
