@@ -21,7 +21,7 @@ LINE_LIMIT = 16 * 1024 * 1024
 Record = Callable[[bytes], None]
 
 
-class ControlClosed(Exception):  # noqa: N818 - not always an error: the node may have been told to stop
+class ControlClosed(Exception):
     """The node closed its end before it answered."""
 
 

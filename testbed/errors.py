@@ -19,7 +19,7 @@ class UsageError(TestbedError):
     status = ExitStatus.USAGE
 
 
-class CannotRun(TestbedError):  # noqa: N818
+class CannotRun(TestbedError):
     """This machine or this backend cannot run what was asked for. Nothing has been started."""
 
     status = ExitStatus.CANNOT_RUN
@@ -29,5 +29,5 @@ class DeadlineExceeded(TestbedError, Overdue):
     """Something did not happen in time. The text names what is missing."""
 
 
-class NodeFailed(TestbedError):  # noqa: N818
+class NodeFailed(TestbedError):
     """A node's process ended, or answered that it could not do what it was asked."""
