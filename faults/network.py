@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,20 +25,27 @@ class Impairments:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._active: dict[Line, dict[object, Changes]] = {}
+        self._active: defaultdict[Line, dict[object, Changes]] = defaultdict(dict)
+        self._turns: defaultdict[Line, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One change of a line at a time: each is read back, and the last one that came is to win."""
 
     async def add(self, owner: object, line: Line, changes: Changes) -> None:
         """Put ``changes`` in force until ``remove``. Raises NotDone where no line can behave like that."""
-        self._active.setdefault(line, {})[owner] = changes
-        try:
-            await self._world.impair(*line, changes)
-        except ValueError as error:
-            del self._active[line][owner]
-            raise NotDone(f"link {line[0]} {line[1]}: {error}") from error
+        async with self._turns[line]:
+            self._active[line][owner] = changes
+            try:
+                await self._world.impair(*line, changes)
+            except ValueError as error:
+                del self._active[line][owner]
+                raise NotDone(f"link {line[0]} {line[1]}: {error}") from error
 
     async def remove(self, owner: object, line: Line) -> None:
         """Take back what ``owner`` has changed, down to what others still ask for, or else what was declared."""
-        active = self._active.get(line, {})
+        async with self._turns[line]:
+            await self._remove(owner, line)
+
+    async def _remove(self, owner: object, line: Line) -> None:
+        active = self._active[line]
         changes = active.pop(owner, None)
         if changes is None:
             return

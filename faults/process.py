@@ -23,6 +23,8 @@ class Processes:
     def __init__(self, world: World) -> None:
         self._world = world
         self._stopped: Counter[str] = Counter()
+        self._pausing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One after the other: a process seen to stand still, or to go on, has been made to by nobody else."""
         self._starting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def end(self, node: str, number: int) -> None:
@@ -43,13 +45,15 @@ class Processes:
     async def stop(self, node: str) -> None:
         """Have the process stand still until as many ``go_on`` have come. Raises TargetGone if there is none."""
         self._stopped[node] += 1
-        await self._world.signal(node, signal.SIGSTOP)
+        async with self._pausing[node]:
+            await self._world.signal(node, signal.SIGSTOP)
 
     async def go_on(self, node: str) -> None:
         """Take one ``stop`` back. Raises TargetGone if the process is gone."""
         self._stopped[node] -= 1
         if not self._stopped[node]:
-            await self._world.signal(node, signal.SIGCONT)
+            async with self._pausing[node]:
+                await self._world.signal(node, signal.SIGCONT)
         elif node not in self._world.running():
             raise TargetGone(f"{node} is not running")
 
