@@ -89,6 +89,7 @@ class Keeper:
         with suppress(BlockingIOError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE)
             task = asyncio.create_task(self._serve(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -113,8 +114,11 @@ class Keeper:
             finally:
                 for fd in fds:
                     os.close(fd)
+            message = json.dumps(answer).encode()
+            if len(message) > MESSAGE:
+                message = json.dumps({"ok": False, "error": f"the answer has {len(message)} bytes: too long"}).encode()
             with suppress(OSError):  # whoever asked may be gone
-                connection.send(json.dumps(answer).encode())
+                connection.send(message)
 
     async def _exec(self, connection: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
         """Run a command; pass on signals until it has ended. If the caller goes away, so does the command."""

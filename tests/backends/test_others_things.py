@@ -44,9 +44,10 @@ FILES = ("0badcafe.json", "0badcafe.run.json", "notes.run.json", "0badcafe.sock"
 
 def make_decoys(folder: Path) -> subprocess.Popen[bytes]:
     """Things of others, named and marked as like the testbed's as can be. Returns a process that is one of them."""
+    # Or addresses come and settle by themselves.
+    Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
     for command in (
         "ip link set lo up",
-        "sysctl -q -w net.ipv6.conf.default.disable_ipv6=1",  # or addresses come and settle by themselves
         "ip link add testbed-br0 type bridge",
         "ip link set testbed-br0 up alias testbed",
         "ip link add tb0badcafe1 type veth peer name tb0badcafe2",
