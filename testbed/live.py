@@ -119,9 +119,20 @@ class LiveWorld:
     # Processes
 
     async def start(self, node: str) -> None:
-        """Start the process, listen to its journal, and wait until it has found the nodes that run."""
-        await self._launch(node)
-        await self.wait_joined([node])
+        """Start the process, listen to its journal, and wait until it has found the nodes that run.
+
+        Raises TargetGone where something that is meant to end it does so meanwhile.
+        """
+        try:
+            await self._launch(node)
+            await self.wait_joined([node])
+        except (NodeFailed, ControlClosed) as error:
+            life = self._lives[node]
+            if life.expected_to_end:
+                raise TargetGone(f"{node} was ended while it started") from error
+            if isinstance(error, NodeFailed):
+                raise
+            raise NodeFailed(f"{node} ended while it started; {self._last_words(node)}") from error
 
     async def _launch(self, node: str) -> None:
         if node in self.running():

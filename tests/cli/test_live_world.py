@@ -109,6 +109,22 @@ async def test_nodes_that_do_not_find_each_other_are_named(up: Up, monkeypatch: 
             await running.start_nodes(["w0", "w1"])
 
 
+async def test_a_node_that_is_ended_while_it_starts_is_a_target_that_is_gone(up: Up) -> None:
+    """T17: whoever ends it and whoever starts it meet, and the run goes on."""
+    async with up("pair") as running:
+        world = running.world
+        await running.start_nodes(["w0"])
+        await world.block("apart", [("w0", "w1"), ("w1", "w0")])  # so that it is not ready too soon
+        starting = asyncio.create_task(world.start("w1"))
+        async with asyncio.timeout(10):
+            while "w1" not in world.running():
+                await asyncio.sleep(0.01)
+        await world.signal("w1", signal.SIGKILL)
+        with pytest.raises(TargetGone, match="w1"):
+            await starting
+        assert not world.failed.done(), "its end was asked for"
+
+
 async def test_a_node_that_ends_by_itself_fails_the_world_with_its_last_words(up: Up, tmp_path: Path) -> None:
     async with up("pair") as running:
         await running.start_nodes(["w0", "w1"])
