@@ -51,7 +51,7 @@ class RunningTopology:
         self._folder = folder
         self._log = log
         self._undo = AsyncExitStack()
-        self.world = LiveWorld(plan, backend, folder, log, workload.configure)
+        self.world = LiveWorld(plan, backend, folder, log, workload.configure, members=workload.adapter == "connex")
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Set, with what has happened, when the network dies, or when somebody asks for its end."""
         self.asked_down = False

@@ -47,3 +47,16 @@ def test_scenario(path: Path, tmp_path: Path) -> None:
     assert json.loads((folder / "result.json").read_text())["verdict"] == expected
     assert testbed.records() == []
     shutil.rmtree(testbed.runs)  # captures are large, and pytest keeps what is left
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@pytest.mark.needs("raw-sockets")
+def test_the_baseline_runs_on_the_same_network(tmp_path: Path) -> None:
+    scenario = tmp_path / "baseline.yaml"
+    scenario.write_text(
+        "topology: five\nduration: 2s\nworkload: {kind: pipeline, stages: 3, requests: 20/s, adapter: tcp}\n"
+        "expect: {goodput: {min: 100%}}\n",
+        encoding="utf-8",
+    )
+    assert Testbed(tmp_path).do("run", str(scenario)).status == 0
