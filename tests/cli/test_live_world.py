@@ -119,6 +119,9 @@ async def test_a_node_that_is_ended_while_it_starts_is_a_target_that_is_gone(up:
         async with asyncio.timeout(10):
             while "w1" not in world.running():
                 await asyncio.sleep(0.01)
+        await world.signal("w1", signal.SIGSTOP)
+        done, _ = await asyncio.wait({starting}, timeout=0.3)
+        assert not done, "it stands still, and owes an answer"
         await world.signal("w1", signal.SIGKILL)
         with pytest.raises(TargetGone, match="w1"):
             await starting
