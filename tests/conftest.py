@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -28,24 +26,12 @@ def _raw_sockets() -> str | None:
     return None
 
 
-def _shared_python() -> str | None:
-    """Whether another user could run this interpreter and this project."""
-    if os.geteuid() != 0:
-        return None
-    paths = [Path(sys.executable), Path(sys.executable).resolve(), Path(sys.prefix), Path(__file__)]
-    for path in (*paths, *(parent for one in paths for parent in one.parents)):
-        if not path.stat().st_mode & (0o001 if path.is_dir() else 0o004):
-            return f"{path} is closed to other users, who therefore cannot run {sys.executable}"
-    return None
-
-
 def _tool(name: str) -> Callable[[], str | None]:
     return lambda: None if shutil.which(name) else f"{name} is not installed"
 
 
 CAPABILITIES: dict[str, Callable[[], str | None]] = {
     "root": _root,
-    "shared-python": _shared_python,
     "raw-sockets": _raw_sockets,
     "tcpdump": _tool("tcpdump"),
     "ping": _tool("ping"),
