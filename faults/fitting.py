@@ -10,7 +10,7 @@ from faults.document import Document, DocumentError, DocumentErrors
 from faults.impairment import Impairment
 from faults.observed import ENDPOINT_FIELDS, EVENTS, NODE_FIELDS
 from faults.reading import suggest
-from faults.steps import Step
+from faults.steps import Pick, Step
 from faults.verbs import ANY, SPARE, Impair, Migrate, NodeTarget, Partition
 
 if TYPE_CHECKING:
@@ -38,6 +38,15 @@ class Surroundings:
         """Nodes, groups replaced by theirs."""
         groups = {WORKERS: self.workers, **self.groups}
         return {node for name in names for node in groups.get(name, (name,))}
+
+    def pool(self, pick: Pick, steps: Iterable[Step]) -> list[str]:
+        """Whom a pick chooses from: endpoints, or the nodes of the group that run from the start or that some step
+        lets join.
+        """
+        if pick.endpoints is not None:
+            return sorted(set(pick.endpoints))
+        ever = {*self.autostart, *(step.join for step in steps)}
+        return sorted(self.members([pick.group or ""]) & ever)
 
 
 def check_scenario(document: Document, scenario: Scenario, around: Surroundings) -> None:
@@ -69,7 +78,7 @@ def _problems(document: Document, scenario: Scenario, around: Surroundings) -> I
             *_time_problems(step, scenario.duration),
             *_name_problems(step, scenario, around, joining),
             *_event_problems(step, scenario, around),
-            *_pick_problems(step, around),
+            *_pick_problems(step, scenario, around),
         ):
             yield document.error((*place, *inner), text)
         if step.join in around.autostart:
@@ -180,12 +189,14 @@ def _value_problems(key: str, value: Any, scenario: Scenario, around: Surroundin
         yield ("on", key), f"there is no endpoint {value!r}" + suggest(str(value), scenario.workload.endpoints)
 
 
-def _pick_problems(step: Step, around: Surroundings) -> Iterator[_Problem]:
+def _pick_problems(step: Step, scenario: Scenario, around: Surroundings) -> Iterator[_Problem]:
     pick = step.pick
-    if pick is None:
-        return
-    pool = len(around.members([pick.group])) if pick.group is not None else len(set(pick.endpoints or ()))
-    if pick.mode == "fixed" and pick.most(pool) > pool:
+    if pick is None or (pick.group is not None and pick.group not in {WORKERS, *around.groups}):
+        return  # an unknown group is told already
+    pool = len(around.pool(pick, scenario.events))
+    if pool == 0:
+        yield ("pick", "group"), "no node of this group runs from the start, and no step lets one join"
+    elif pick.mode == "fixed" and pick.most(pool) > pool:
         yield ("pick", "value"), f"there are only {pool} to pick from"
     if pick.endpoints is not None and len(pick.endpoints) != pool:
         yield ("pick", "endpoints"), "an endpoint stands here twice"

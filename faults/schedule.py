@@ -49,7 +49,7 @@ def draw_schedule(scenario: Scenario, seed: int, around: Surroundings) -> list[E
     for number, step in enumerate(scenario.events):
         draw = random.Random(f"{seed}/{number}")  # its own for each step: what one draws does not change the others
         for at in _times(step, draw):
-            for parameters in _parameters(step, draw, around):
+            for parameters in _parameters(step, draw, scenario, around):
                 entries.append(
                     Entry(
                         id=len(entries) + 1,
@@ -76,16 +76,13 @@ def _times(step: Step, draw: random.Random) -> Iterator[int | None]:
         yield at + draw.randint(0, min(jitter, last - at))
 
 
-def _parameters(step: Step, draw: random.Random, around: Surroundings) -> Iterator[dict[str, Any]]:
+def _parameters(step: Step, draw: random.Random, scenario: Scenario, around: Surroundings) -> Iterator[dict[str, Any]]:
     plain = _plain(step, around)
     if step.pick is None:
         yield plain
         return
-    if step.pick.endpoints is not None:
-        key, pool = ("endpoint" if step.verb == "migrate" else "owner_of"), sorted(step.pick.endpoints)
-    else:
-        key, pool = "node", sorted(around.members([step.pick.group or ""]))
-    for name in _picked(step, pool, draw):
+    key = "node" if step.pick.endpoints is None else "endpoint" if step.verb == "migrate" else "owner_of"
+    for name in _picked(step, around.pool(step.pick, scenario.events), draw):
         yield {**plain, key: name}
 
 
