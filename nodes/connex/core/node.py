@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from connex.core.arrival import Arrivals
 from connex.core.binding import Binding
 from connex.core.config import Config
 from connex.core.context import Context
+from connex.core.departure import Departures
 from connex.core.endings import Endings
 from connex.core.errors import LocalProtocolError, RemoteProtocolError, ResetCause, UnknownEndpoint
 from connex.core.events import Event
 from connex.core.express import Express
 from connex.core.flow import Flow, Message
 from connex.core.frames import Buffer, Frame, FrameType
-from connex.core.handover import Handover, Handovers
+from connex.core.handover import Handover, HandoverTable
+from connex.core.handovers import Handovers
 from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, StreamId, TrafficClass
 from connex.core.membership import Member, Membership
 from connex.core.moving import Moving
@@ -59,7 +62,13 @@ class Node:
         self._express = Express(context, table)
         self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life)
         moving = Moving(context, routing, table, opening)
-        self._handovers = Handovers(context, routing, flow, moving, endings, self._life, accepts)
+        self._handover_table = handovers = HandoverTable(context, moving)
+        self._handovers = Handovers(
+            context,
+            handovers,
+            Departures(context, routing, flow, moving, endings, handovers),
+            Arrivals(context, routing, flow, moving, handovers, self._life, accepts),
+        )
         self._membership = Membership(self._context, self._routing, self._watched)
         self._routing.on_learned = self._opening.learned
         self._routing.on_fenced = self._fenced
@@ -109,7 +118,7 @@ class Node:
         return self._membership.state(node)
 
     def handovers(self) -> list[Handover]:
-        return list(self._handovers.all.values())
+        return list(self._handover_table.all.values())
 
     def streams(self) -> list[dict[str, Any]]:
         """What every stream looks like from here, for people and metrics."""
@@ -253,7 +262,7 @@ class Node:
         """The endpoint exists no longer: its streams are reset with that cause."""
         hosted = self._hosted(endpoint)
         if hosted.handover is not None:
-            self._handovers.cancel(hosted.handover, "the endpoint ends", now)
+            self._handovers.source.cancel(hosted.handover, "the endpoint ends", now)
         self._endings.end_all(hosted, ResetCause.ENDPOINT_ENDED, f"{endpoint} has ended", now)
         self._routing.disown(hosted, "ended")
         gone = Binding(endpoint, hosted.epoch, "", 0, "")
@@ -326,32 +335,32 @@ class Node:
             )
         if self._membership.state(target) in ("dead", "left"):
             raise LocalProtocolError(f"move {endpoint} to {target}: that node is {self._membership.state(target)}")
-        handover = self._handovers.begin(hosted, peer, state_bytes, hold, now)
+        handover = self._handovers.source.begin(hosted, peer, state_bytes, hold, now)
         self._membership.watch(now)
         return handover
 
     def execute(self, handover: HandoverId, now: int) -> None:
-        self._handovers.execute(handover, now)
+        self._handovers.source.execute(handover, now)
 
     def cancel(self, handover: HandoverId, text: str, now: int) -> None:
         """Abort a handover before its commit. Raises LocalProtocolError afterwards."""
-        self._handovers.cancel(handover, text, now)
+        self._handovers.source.cancel(handover, text, now)
 
     def send_region(self, handover: HandoverId, name: str, size: int, offset: int, data: Buffer, now: int) -> None:
         """Hand over bytes of a state region for which RegionsWanted or FreezeRequested asked."""
-        self._handovers.send_region(handover, name, size, offset, data, now)
+        self._handovers.source.send_region(handover, name, size, offset, data, now)
 
     def precopied(self, handover: HandoverId, dirty: int, now: int) -> None:
         """All that RegionsWanted asked for is handed over; ``dirty`` bytes have changed since."""
-        self._handovers.precopied(handover, dirty, now)
+        self._handovers.source.precopied(handover, dirty, now)
 
     def decline(self, handover: HandoverId, text: str) -> None:
         """Refuse a handover that arrives here and is not committed: what RegionReceived brought cannot be held."""
-        self._handovers.decline(handover, text)
+        self._handovers.target.decline(handover, text)
 
     def frozen(self, handover: HandoverId, now: int) -> None:
         """The application of the endpoint has stopped, and its last dirty bytes are handed over."""
-        self._handovers.frozen(handover, now)
+        self._handovers.source.frozen(handover, now)
 
     # Polls
 
@@ -391,11 +400,11 @@ class Node:
     def _watched(self) -> set[NodeName]:
         nodes = {out.node for out in self._table.outbound.values()}
         nodes |= {into.node for into in self._table.inbound.values()}
-        nodes |= {handover.peer.node for handover in self._handovers.all.values()}
+        nodes |= {handover.peer.node for handover in self._handover_table.all.values()}
         return nodes
 
     def _fenced(self, endpoint: Any, now: int) -> None:
-        self._handovers.fenced(endpoint, now)
+        self._handovers.source.fenced(endpoint, now)
         if endpoint.name in self._routing.owned:
             self._endings.end_all(endpoint, ResetCause.FENCED, f"{endpoint.name} has a newer owner", now, tell=False)
 
