@@ -27,6 +27,7 @@ _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _OTHER_BASE = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_OLD_BREAK = re.compile("[\x85\u2028\u2029]")
 _SURPRISES = (
     (re.compile(r"(?i:y|n|yes|no|on|off)"), "old YAML reads it as true or false"),
     (re.compile(r"[-+]?0[0-9_]+"), "old YAML reads it as an octal number"),
@@ -107,6 +108,10 @@ def load(path: Path) -> Document:
 
 def parse(text: str, path: str) -> Document:
     """Read YAML from a string; ``path`` is what errors call it. Raises DocumentErrors."""
+    strange = _OLD_BREAK.search(text)
+    if strange is not None:
+        what = f"the character U+{ord(strange.group()):04X} is ambiguous (old YAML reads it as the end of the line)"
+        raise _one(path, _place(text, strange.start()), f"{what}: take it out")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -116,9 +121,7 @@ def parse(text: str, path: str) -> Document:
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise _one(path, mark, f"this cannot be read as YAML: {what}") from error
     except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        mark = Mark(before.count("\n") + 1, error.position - before.rfind("\n"))
-        raise _one(path, mark, f"this cannot be read as YAML: {error.reason}") from error
+        raise _one(path, _place(text, error.position), f"this cannot be read as YAML: {error.reason}") from error
     document = Document(path, None)
     reader = _Reader(document)
     for tag, mark in loader.tags:
@@ -130,6 +133,10 @@ def parse(text: str, path: str) -> Document:
     if reader.errors:
         raise DocumentErrors(reader.errors)
     return document
+
+
+def _place(text: str, at: int) -> Mark:
+    return Mark(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
 
 
 def _one(path: str, mark: Mark, message: str) -> DocumentErrors:

@@ -141,7 +141,7 @@ class Injector:
         if entry.kind == "pause":
             return Pause(node).on(self._processes)
         if entry.kind == "restart":
-            return Restart(node, parameters["after"]).on(self._processes)
+            return Restart(node, parameters["down_for"]).on(self._processes)
         if entry.kind == "leave":
             return Leave(node).on(self._world)
         assert entry.kind == "join"

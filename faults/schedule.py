@@ -115,4 +115,4 @@ def _target(body: NodeTarget) -> dict[str, Any]:
 def _own(body: NodeTarget) -> dict[str, Any]:
     if isinstance(body, Crash):
         return {"signal": body.signal}
-    return {"after": body.after} if isinstance(body, Restart) else {}
+    return {"down_for": body.after} if isinstance(body, Restart) else {}  # a step has an ``after`` of its own

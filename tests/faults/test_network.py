@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.fault import NotDone
@@ -20,6 +20,7 @@ changes = st.dictionaries(
 ) | st.dictionaries(st.sampled_from(["loss", "reorder", "corrupt"]), st.floats(0, 1), min_size=1)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(changes, min_size=1, max_size=6), st.data())
 def test_a_line_is_what_is_declared_with_all_faults_in_force_in_the_order_in_which_they_came(
     faults: list[dict[str, Any]], data: st.DataObject
