@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import importlib
 import importlib.util
 import os
 import statistics
@@ -156,7 +157,7 @@ def connex_client(count: int) -> Side:
 
 
 def zeromq_server(own: str, other: str, pipe: Connection) -> None:
-    import zmq
+    zmq = importlib.import_module("zmq")
 
     with zmq.Context() as context, context.socket(zmq.PAIR) as sock:
         sock.bind(f"tcp://{own}:{PORT}")
@@ -167,7 +168,7 @@ def zeromq_server(own: str, other: str, pipe: Connection) -> None:
 
 def zeromq_client(count: int) -> Side:
     def client(own: str, other: str, pipe: Connection) -> list[int]:
-        import zmq
+        zmq = importlib.import_module("zmq")
 
         pipe.recv()
         with zmq.Context() as context, context.socket(zmq.PAIR) as sock:

@@ -42,6 +42,9 @@ class Wire(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.limits = (high, low)
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
     def write_eof(self) -> None:
         self.closed = True
 
@@ -125,9 +128,13 @@ def feed(channel: Channel, data: bytes, sizes: Iterable[int] = repeat(1 << 30)) 
     rest = memoryview(data)
     pieces: Iterator[int] = iter(sizes)
     while rest and not channel.over:
-        buffer = channel.get_buffer(-1)
-        assert len(buffer) > 0
-        size = min(len(buffer), len(rest), next(pieces, 1 << 30))
-        buffer[:size] = rest[:size]
+        size = min(next(pieces, 1 << 30), len(rest))
+        if channel.bulk is None:
+            channel.data_received(bytes(rest[:size]))
+        else:
+            buffer = channel.bulk.get_buffer(-1)
+            assert len(buffer) > 0
+            size = min(len(buffer), size)
+            buffer[:size] = rest[:size]
+            channel.bulk.buffer_updated(size)
         rest = rest[size:]
-        channel.buffer_updated(size)

@@ -1,21 +1,21 @@
 """One TCP connection: first its handshake, then frames in and buffers out.
 
-Headers are read out of one reusable buffer, and so are small payloads. A large DATA payload is received straight
-into the place that the
-core names for it, so that its bytes are not copied after the kernel has handed them over.
+Frames of the CONTROL and TOKEN classes are small, and are taken as they come out of the event loop. Channels of the
+other classes leave the reading to a BulkReader once they are open.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from struct import Struct
+from time import monotonic_ns
 from typing import Any, Protocol, cast
 
 from connex.core.config import KIB, Config
 from connex.core.errors import ChannelRefused, ConnexError, RemoteProtocolError
-from connex.core.frames import HEADER_SIZE, Buffer, Frame, FrameType, class_limit, decode_header, encode
+from connex.core.frames import HEADER_SIZE, Buffer, Frame, class_limit, decode_header, encode
 from connex.core.identity import NodeName, Peer, TrafficClass
+from connex.runtime.bulk import BulkReader
 from connex.runtime.engine import Engine
 from connex.runtime.handshake import Acceptor, Initiator, Refusal
 from connex.runtime.sockets import TUNINGS, tune
@@ -23,12 +23,6 @@ from connex.runtime.sockets import TUNINGS, tune
 _LENGTH = Struct(">I")
 _LENGTH_AT = 8
 """Where a header has the length of its payload."""
-_DATA = int(FrameType.DATA)
-_DIRECT = 8 * KIB
-"""Payloads from this size on are received into their place; below, a copy costs less than another read."""
-_PEEK = 4 * KIB
-"""How much is read behind a large payload: the next header, and little of its payload, which has to be copied."""
-_SMALL = 64 * KIB
 _JOIN = 4 * KIB
 """Buffers that are together smaller are joined before they are written."""
 
@@ -60,17 +54,21 @@ class Owner(Protocol):
         ...
 
 
-class Channel(asyncio.BufferedProtocol):
+class Channel(asyncio.Protocol):
     """One connection of one traffic class with one peer."""
 
     def __init__(self, owner: Owner, handshake: Initiator | Acceptor) -> None:
         self.peer: Peer | None = None
         """Who is at the other side, once that is proven."""
+        self.node: NodeName = ""
+        """Its name, once the channel is open."""
         self.traffic_class = handshake.traffic_class
         self.initiated = isinstance(handshake, Initiator)
         self.attempt: Any = None
         """The owner's note of why it was opened, if this side opened it."""
         self.address = "an unconnected socket"
+        self.bulk: BulkReader | None = None
+        """Who reads, if the class is one of large payloads."""
         self.paused = False
         """Whether the process holds more unwritten bytes than it should."""
         self.over = False
@@ -81,22 +79,10 @@ class Channel(asyncio.BufferedProtocol):
         self._owner = owner
         self._engine = owner.engine
         self._handshake = handshake
-        self._node: NodeName = ""
-        """The peer's name while the channel is open."""
         self._transport: asyncio.Transport | None = None
         self._limit = class_limit(TrafficClass.CONTROL)
-        self._size = _SMALL
-        self._view = memoryview(bytearray(_SMALL))
-        self._start = self._end = 0
-        """What was read and not parsed yet lies in _view[_start:_end]."""
-        self._window = self._stop = _SMALL
-        """Where the next read ends in _view: usually the window, further if the frame at the front needs it."""
-        self._target: memoryview | None = None
-        """Where the payload of _header is received, _filled bytes of it already."""
-        self._filled = 0
-        self._header = Frame(0)
-        self._revoked = False
-        """The payload that is being received goes nowhere."""
+        self._rest = b""
+        """The beginning of a frame whose end has not come yet."""
 
     # The connection
 
@@ -116,9 +102,6 @@ class Channel(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.over = True
         self._transport = None
-        if self._target is not None and not self._revoked:
-            self._engine.placed(self._header.stream)
-        self._target = None
         self._owner.closed(self, exc)
 
     def eof_received(self) -> bool:
@@ -126,12 +109,12 @@ class Channel(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.paused = True
-        if self._node and not self.over:
+        if self.node and not self.over:
             self._owner.writable(self, False)
 
     def resume_writing(self) -> None:
         self.paused = False
-        if self._node and not self.over:
+        if self.node and not self.over:
             self._owner.writable(self, True)
 
     def finish(self) -> None:
@@ -156,8 +139,8 @@ class Channel(asyncio.BufferedProtocol):
     # Writing
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Write the buffers in order, large ones without copying. They must not change until the peer has
-        acknowledged them.
+        """Write the buffers in order, large ones without copying. They must not change until the peer has acknowledged
+        them.
         """
         transport = self._transport
         if transport is None or self.over:
@@ -179,111 +162,56 @@ class Channel(asyncio.BufferedProtocol):
 
     # Reading
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        target = self._target
-        if target is not None:
-            return target[self._filled :] if self._filled else target
-        if self._end or self._stop != self._size:
-            return self._view[self._end : self._stop]
-        return self._view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.received_bytes += nbytes
+    def data_received(self, data: bytes) -> None:
+        size = len(data)
+        self.received_bytes += size
         if self.over:
-            self._start = self._end = self._filled = 0
             return
         try:
-            target = self._target
-            if target is None:
-                self._end += nbytes
-                if self._end < HEADER_SIZE or not self._parse_one():
-                    self._parse()
+            length = size - HEADER_SIZE
+            if self.node and length >= 0 and not self._rest and _LENGTH.unpack_from(data, _LENGTH_AT)[0] == length:
+                # Exactly one frame: the usual case of small messages.
+                self.received_frames += 1
+                if length > self._limit:
+                    self.check_length(length)
+                self._engine.receive(self.node, decode_header(data, 0, data[HEADER_SIZE:])[0], monotonic_ns())
                 return
-            self._filled += nbytes
-            if self._filled == len(target):
-                self._target = None
-                self._window = self._stop = _PEEK
-                if self._revoked:
-                    self._revoked = False
-                    return
-                self._engine.placed(self._header.stream)
-                self._take(self._header._replace(payload=target))
+            self._parse(self._rest + data if self._rest else data)
         except Refusal as refusal:
             self._refuse(refusal)
         except ConnexError as error:
-            self._violated(error)
+            self.violated(error)
 
-    def _parse_one(self) -> bool:
-        """Take the frame that the buffer holds, if it is exactly one: the usual case of small messages."""
-        end = self._end
-        length = end - HEADER_SIZE
-        if length > _DIRECT or self._start or not self._node:
-            return False
-        data = bytes(self._view[:end])
-        if _LENGTH.unpack_from(data, _LENGTH_AT)[0] != length:
-            return False
-        self._end = 0
-        self.received_frames += 1
-        frame, _ = decode_header(data, 0, data[HEADER_SIZE:])
-        self._engine.receive(self._node, frame, time.monotonic_ns())
-        return True
-
-    def _parse(self) -> None:
-        """Take every frame that is complete, and see to it that the next read fits the rest."""
-        full = self._end >= self._window
-        needed = HEADER_SIZE
-        while self._end - self._start >= HEADER_SIZE:
-            start, view = self._start, self._view
+    def _parse(self, data: bytes) -> None:
+        """Take every frame that is complete and keep the rest."""
+        start = 0
+        while len(data) - start >= HEADER_SIZE:
+            header, length = decode_header(data, start)
+            self.check_length(length)
             body = start + HEADER_SIZE
-            (length,) = _LENGTH.unpack_from(view, start + _LENGTH_AT)
-            end = body + length
-            if length > self._limit or end > self._end:
-                header, length = decode_header(view, start)
-                if length > self._limit:
-                    raise RemoteProtocolError(
-                        f"frame of {length} bytes on a channel of class {self.traffic_class.name}:"
-                        f" the limit is {self._limit}"
-                    )
-                if length >= _DIRECT and self._place(header, length, view[body : self._end]):
-                    return
-                needed += length
+            if len(data) - body < length:
                 break
-            self._start = end
-            self._take(decode_header(view, start, view[body:end])[0])
+            start = body + length
+            self.take(header._replace(payload=data[body:start]) if length else header)
             if self.over:
                 return
-        rest = self._end - self._start
-        if rest and self._start:
-            self._view[:rest] = self._view[self._start : self._end]
-        self._start, self._end = 0, rest
-        if full:
-            # As much came as was asked for: small frames in a row, or one that has no place.
-            self._window = self._size
-        self._stop = max(self._window, needed)
+            if self.bulk is not None:
+                self.bulk.begin(memoryview(data)[start:])
+                return
+        self._rest = data[start:]
 
-    def _place(self, frame: Frame, length: int, beginning: memoryview) -> bool:
-        """Receive the rest of this payload into the core's own place for it, if it has one."""
-        if not self._node or frame.type != _DATA:
-            return False
-        target = self._engine.placement(self._node, frame, length, self)
-        if target is None:
-            return False
-        have = len(beginning)
-        target[:have] = beginning
-        self._header, self._target, self._filled = frame, target, have
-        self._start = self._end = 0
-        return True
+    def check_length(self, length: int) -> None:
+        """Raise RemoteProtocolError if a payload is longer than the class of the channel allows."""
+        if length > self._limit:
+            raise RemoteProtocolError(
+                f"frame of {length} bytes on a channel of class {self.traffic_class.name}: the limit is {self._limit}"
+            )
 
-    def revoke(self) -> None:
-        """Receive the rest of the present payload elsewhere and drop its frame: its place belongs to another now."""
-        if self._target is not None:
-            self._target = memoryview(bytearray(len(self._target)))
-            self._revoked = True
-
-    def _take(self, frame: Frame) -> None:
+    def take(self, frame: Frame) -> None:
+        """Give a frame to the core, or to the handshake while that lasts. Raises ConnexError."""
         self.received_frames += 1
-        if self._node:
-            self._engine.receive(self._node, frame, time.monotonic_ns())
+        if self.node:
+            self._engine.receive(self.node, frame, monotonic_ns())
         else:
             self._shake(frame)
 
@@ -292,23 +220,19 @@ class Channel(asyncio.BufferedProtocol):
     def _shake(self, frame: Frame) -> None:
         handshake = self._handshake
         answers = handshake.receive(frame)
-        if not self.initiated and self.traffic_class != handshake.traffic_class:
-            self.traffic_class = handshake.traffic_class
         if not self.initiated and answers:
+            self.traffic_class = handshake.traffic_class
             self._tune()
         self._send(answers)
         if handshake.peer is None:
             return
         self.peer = handshake.peer
         self._limit = class_limit(self.traffic_class)
-        if HEADER_SIZE + self._limit > self._size:
-            rest = self._view[self._start : self._end]
-            self._size = HEADER_SIZE + self._limit
-            self._view = memoryview(bytearray(self._size))
-            self._view[: len(rest)] = rest
-            self._start, self._end = 0, len(rest)
-            self._window = _PEEK
-        self._node = handshake.peer.node
+        if self.traffic_class > TrafficClass.TOKEN:
+            assert self._transport is not None
+            self.bulk = BulkReader(self, self._engine, self._limit)
+            self._transport.set_protocol(self.bulk)
+        self.node = handshake.peer.node
         self._owner.opened(self)
 
     def _send(self, frames: list[Frame]) -> None:
@@ -321,7 +245,8 @@ class Channel(asyncio.BufferedProtocol):
         self._send([refusal.answer])
         self.finish()
 
-    def _violated(self, error: ConnexError) -> None:
+    def violated(self, error: ConnexError) -> None:
+        """The other side broke the protocol, or refused this one."""
         refused = isinstance(error, ChannelRefused)
         self._owner.refused(self, str(error) if refused else f"protocol error: {error}")
         self.abort()
