@@ -41,6 +41,8 @@ def main() -> NoReturn:
         status = status_of()
     except Interrupted as error:
         status = 128 + error.number
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)  # all is done and said: nothing comes between that and the status
     sys.exit(status)
 
 

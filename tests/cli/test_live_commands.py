@@ -38,7 +38,7 @@ def testbed(tmp_path: Path) -> Iterator[Testbed]:
 
 def test_up_status_exec_capture_down(testbed: Testbed) -> None:
     up = testbed.do("up", "pair", "--name", "mine", "--format", "json")
-    assert up.status == 0, up
+    assert up.status == 0, str(up)
     made = json.loads(up.out)
     assert sorted(made["nodes"]) == ["w0", "w1"]
 
@@ -53,19 +53,19 @@ def test_up_status_exec_capture_down(testbed: Testbed) -> None:
     assert testbed.do("exec", "mine", "w9", "--", "true").status == 64
 
     began = testbed.do("capture", "start", "mine", "w1")
-    assert began.status == 0, began
+    assert began.status == 0, str(began)
     assert testbed.do("capture", "start", "mine").status == 1, "one capture at a time"
     ping = testbed.do("exec", "mine", "w0", "--", sys.executable, "-c", _udp_to(made["nodes"]["w1"]["locator"]))
-    assert ping.status == 0, ping
+    assert ping.status == 0, str(ping)
     ended = json.loads(testbed.do("capture", "stop", "mine", "--format", "json").out)
     ((path, counted),) = ended.items()
     assert counted["frames"] >= 1
     assert counted["dropped"] == 0
     shown = testbed.do("capture", "show", path, "--raw")
-    assert "UDP" in shown.out, shown
+    assert "UDP" in shown.out, str(shown)
 
     down = testbed.do("down")
-    assert (down.status, testbed.records()) == (0, []), down
+    assert (down.status, testbed.records()) == (0, []), str(down)
     assert marked_processes([made["run_id"]]) == []
     assert testbed.do("down").status == 64
 
@@ -117,7 +117,7 @@ def test_a_run_that_is_interrupted_leaves_nothing(testbed: Testbed, phase: str, 
     time.sleep(0.02)
     command.signal(number)
     done = command.wait()
-    assert done.status == 128 + number, done
+    assert done.status == 128 + number, str(done)
     assert testbed.records() == []
     assert marked_processes(done.run_ids) == []
     result = json.loads((testbed.runs / "quick" / "latest" / "result.json").read_text())
@@ -147,7 +147,7 @@ def test_an_interrupted_up_leaves_nothing(testbed: Testbed) -> None:
         time.sleep(wait)  # there is no sign of how far it is: that is the point
         command.signal(signal.SIGINT)
         done = command.wait()
-        assert done.status in (0, 130), done
+        assert done.status in (0, 130), str(done)
         if done.status == 0:
             testbed.do("down")
         assert testbed.records() == [], f"interrupted after {wait} s"
@@ -158,7 +158,7 @@ def test_the_same_file_twice_at_once(testbed: Testbed) -> None:
     both = [testbed.start("run", "quick.yaml") for _ in range(2)]
     for command in both:
         done = command.wait()
-        assert done.status in (0, 2), done  # 2: two runs on two cores may lose time, but never meet
+        assert done.status in (0, 2), str(done)  # 2: two runs on two cores may lose time, but never meet
         assert "fail" not in done.out
     assert len(list((testbed.runs / "quick").glob("2*"))) == 2
 
@@ -169,7 +169,7 @@ def test_what_is_kept_stays_until_it_is_taken_down(testbed: Testbed) -> None:
     assert testbed.do("exec", "kept", "w0", "--", "true").status == 0
     assert testbed.do("down", "kept").status == 0
     done = command.wait()
-    assert done.status in (0, 2), done
+    assert done.status in (0, 2), str(done)
     assert "broken off" not in done.out
 
 
@@ -178,7 +178,7 @@ def test_a_run_that_is_taken_down_from_outside_is_unknown(testbed: Testbed) -> N
     command.until("traffic and faults")
     assert testbed.do("down", "steady").status == 0
     done = command.wait()
-    assert done.status == 2, done
+    assert done.status == 2, str(done)
     assert "taken down" in done.err
 
 
@@ -189,7 +189,7 @@ def test_a_wire_that_dies_ends_the_run(testbed: Testbed) -> None:
     (wire,) = [pid for pid in _children(command.process.pid) if "wire_process" in _command_line(pid)]
     os.kill(wire, signal.SIGKILL)
     done = command.wait()
-    assert done.status == 2, done
+    assert done.status == 2, str(done)
     assert "the network carries nothing" in done.err
     assert testbed.records() == []
 
@@ -200,7 +200,7 @@ def test_a_node_that_ends_by_itself_is_a_fail_with_its_last_words(testbed: Testb
     nodes = json.loads(testbed.do("status", "steady", "--format", "json").out)["nodes"]
     os.kill(nodes["w2"], signal.SIGABRT)
     done = command.wait()
-    assert done.status == 1, done
+    assert done.status == 1, str(done)
     assert "w2 ended by itself, by signal 6" in done.err
     assert testbed.records() == []
 
@@ -222,7 +222,7 @@ def test_a_target_that_dies_while_a_fault_is_active_ends_the_fault_and_not_the_r
         "expect:\n  goodput: {min: 100%}\n"
     )
     done = testbed.do("run", "gone.yaml")
-    assert done.status in (0, 2), done
+    assert done.status in (0, 2), str(done)
     assert "fail" not in done.out
     lines = (testbed.runs / "gone" / "latest" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
@@ -239,6 +239,6 @@ def test_an_ordinary_user_runs_the_same_commands(tmp_path: Path) -> None:
     assert testbed.do("exec", "pair", "w0", "--", "true").status == 0
     assert testbed.do("down", "pair").status == 0
     done = testbed.do("run", "quick.yaml")
-    assert done.status in (0, 2), done  # 2: without real-time scheduling the emulation may lose time
+    assert done.status in (0, 2), str(done)  # 2: without real-time scheduling the emulation may lose time
     assert "fail" not in done.out
     assert testbed.records() == []

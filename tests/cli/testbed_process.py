@@ -71,7 +71,7 @@ class Done:
     def run_ids(self) -> list[str]:
         return re.findall(r"^run ([0-9a-f]{8}):", self.err, re.MULTILINE)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"status {self.status}\n{self.out}\n{self.err}"
 
 

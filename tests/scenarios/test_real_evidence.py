@@ -42,14 +42,14 @@ def good(testbed: Testbed) -> Path:
         done = testbed.do("run", "evidence.yaml")
         if done.status != 2:
             break
-    assert done.status == 0, done
+    assert done.status == 0, str(done)
     return (testbed.runs / "evidence" / "latest").resolve()
 
 
 def test_it_is_judged_again_with_the_same_verdict(testbed: Testbed, good: Path) -> None:
     before = json.loads((good / "result.json").read_text())
     done = testbed.do("check", "evidence", "--format", "json")
-    assert done.status == 0, done
+    assert done.status == 0, str(done)
     assert json.loads(done.out) == before
 
 
@@ -72,7 +72,7 @@ def test_the_same_seed_draws_the_same_schedule_and_another_another(testbed: Test
     schedules = {}
     for name, seed in (("again", "7"), ("other", "8")):
         done = testbed.do("run", "evidence.yaml", "--seed", seed, "--name", name, "--capture", "none")
-        assert f"--seed {seed}" in done.out, done
+        assert f"--seed {seed}" in done.out, str(done)
         schedules[name] = json.loads((testbed.runs / name / "latest" / "schedule.json").read_text())
     assert schedules["again"] == json.loads((good / "schedule.json").read_text())
     assert schedules["other"] != schedules["again"]
@@ -81,17 +81,17 @@ def test_the_same_seed_draws_the_same_schedule_and_another_another(testbed: Test
 def test_the_independent_capture_judges_alike(testbed: Testbed) -> None:
     done = testbed.do("run", "evidence.yaml", "--capture", "node", "--name", "independent", "--format", "json")
     result = json.loads(done.out)
-    assert done.status in (0, 2), done
+    assert done.status in (0, 2), str(done)
     counters = json.loads((testbed.runs / "independent" / "latest" / "captures" / "counters.json").read_text())
     assert {counted["point"] for counted in counters.values()} == {"node"}
     agreeing = {one["name"]: one["verdict"] for one in result["checks"]}
-    assert agreeing["capture-against-history"] == "pass", done
+    assert agreeing["capture-against-history"] == "pass", str(done)
 
 
 def test_without_captures_nothing_is_proven_by_them(testbed: Testbed) -> None:
     done = testbed.do("run", "evidence.yaml", "--capture", "none", "--name", "blind", "--format", "json")
     verdicts = {one["name"]: one["verdict"] for one in json.loads(done.out)["checks"]}
-    assert verdicts["delivery"] == "pass", done
+    assert verdicts["delivery"] == "pass", str(done)
     assert verdicts["capture-against-history"] != "pass"
 
 

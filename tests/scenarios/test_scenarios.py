@@ -39,7 +39,7 @@ def test_scenario(path: Path, tmp_path: Path) -> None:
     if done.status == STATUSES["unknown"] != STATUSES[expected]:
         # On a machine that is busy with something else the emulation may lose time (T46): that is no verdict on Connex.
         done = testbed.do("run", str(path))
-    assert done.status == STATUSES[expected], done
+    assert done.status == STATUSES[expected], str(done)
     folder = testbed.runs / path.stem / "latest"
     assert {"resolved.json", "schedule.json", "events.jsonl", "result.json", "junit.xml", "report.html"} <= {
         file.name for file in folder.iterdir()
