@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import NamedTuple, cast
 
@@ -28,6 +29,8 @@ SIZE = 128
 WARM_UP = 500
 GOAL_P50, GOAL_P99 = 1.6, 2.0
 PORT = 7400
+POLL_NS = 200_000
+"""How long nodes of the polling row look for the next message before they sleep."""
 _PAYLOAD = bytes(range(SIZE))
 
 
@@ -101,9 +104,9 @@ def bare_client(count: int) -> Side:
 # Connex
 
 
-def connex_server(own: str, other: str, pipe: Connection) -> None:
+def connex_server(own: str, other: str, pipe: Connection, poll_ns: int = 0) -> None:
     async def main() -> None:
-        async with connex.Node("server", listen=f"{own}:{PORT}") as node:
+        async with connex.Node("server", listen=f"{own}:{PORT}", poll_ns=poll_ns) as node:
             echo = await node.host("echo")
             back: list[connex.OutboundStream] = []
 
@@ -120,10 +123,11 @@ def connex_server(own: str, other: str, pipe: Connection) -> None:
     connex.run(main())
 
 
-def connex_client(count: int) -> Side:
+def connex_client(count: int, poll_ns: int = 0) -> Side:
     def client(own: str, other: str, pipe: Connection) -> list[int]:
         async def main() -> list[int]:
-            async with connex.Node("client", listen=f"{own}:{PORT}", seeds=[f"{other}:{PORT}"]) as node:
+            name, listen, seed = "client", f"{own}:{PORT}", f"{other}:{PORT}"
+            async with connex.Node(name, listen=listen, seeds=[seed], poll_ns=poll_ns) as node:
                 asking = await node.host("asking")
                 stream = await asking.open_stream("echo", connex.TrafficClass.TOKEN)
                 times: list[int] = []
@@ -227,7 +231,15 @@ def _ask_blocking(count: int, ask: Callable[[], object]) -> list[int]:
 
 def contenders() -> list[Contender]:
     """The bare echo first, Connex, and what else is installed."""
-    found = [Contender("bare uvloop echo", bare_client, bare_server), Contender("connex", connex_client, connex_server)]
+    found = [
+        Contender("bare uvloop echo", bare_client, bare_server),
+        Contender("connex", connex_client, connex_server),
+        Contender(
+            "connex, polling",
+            partial(connex_client, poll_ns=POLL_NS),
+            partial(connex_server, poll_ns=POLL_NS),
+        ),
+    ]
     if importlib.util.find_spec("zmq"):
         found.append(Contender("ZeroMQ (PAIR)", zeromq_client, zeromq_server, pinned=False))
     if importlib.util.find_spec("torch"):

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any
 
 from connex import Config, TrafficClass
 from connex.core import frames
@@ -71,8 +70,8 @@ class Wire(asyncio.Transport):
 class HandPlayed:
     """A node (the real one) and a peer (played), with the endpoint ``sink`` at the node."""
 
-    def __init__(self, **changes: Any) -> None:
-        self.assembly = Assembly(Credentials(ME, "c", b""), Config(**changes), None, Arrivals())
+    def __init__(self, poll_ns: int = 0) -> None:
+        self.assembly = Assembly(Credentials(ME, "c", b""), Config(), None, Arrivals(), poll_ns)
         self.wires: list[Wire] = []
         self.got: list[bytes] = []
         self._host()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from hashlib import blake2b
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import connex
 from connex import EndpointMoved, LocalProtocolError, NodeClosed, ResetCause, StreamReset, TrafficClass, WouldWait
 from tests.runtime.lab import Lab, config, until
+from tests.runtime.peer import HandPlayed, feed, message
 
 CLASSES = [TrafficClass.TOKEN, TrafficClass.ACTIVATION, TrafficClass.KV]
 MIB = 1 << 20
@@ -281,3 +283,18 @@ async def test_closing_a_node_tells_everybody_who_waits(lab: Lab) -> None:
             await stream.close()
     with pytest.raises((NodeClosed, LocalProtocolError)):
         await second.host("again")
+
+
+async def test_a_polling_node_sleeps_when_it_is_quiet() -> None:
+    played = HandPlayed(poll_ns=30_000_000)
+    channel, _ = played.connect(TrafficClass.TOKEN)
+    played.open(channel, TrafficClass.TOKEN)
+    engine = played.assembly.engine
+    assert engine.polling
+    began = time.monotonic()
+    await until(lambda: not engine.polling, "it stops polling")
+    assert time.monotonic() - began > 0.02
+    feed(channel, message(0, 0, b"x", kind=TrafficClass.TOKEN))
+    assert engine.polling
+    assert played.got == [b"x"]
+    await played.close()

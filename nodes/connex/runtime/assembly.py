@@ -23,11 +23,13 @@ from connex.runtime.records import record_of
 class Assembly:
     """One life of a node: core, engine, journal, channels, endpoints and handovers, connected to each other."""
 
-    def __init__(self, credentials: Credentials, config: Config, journal: Path | None, arrivals: Arrivals) -> None:
+    def __init__(
+        self, credentials: Credentials, config: Config, journal: Path | None, arrivals: Arrivals, poll_ns: int = 0
+    ) -> None:
         me = credentials.me
         self.journal = Journal(me, journal)
         self.core = Core(me, config, secrets.randbits, accepts=lambda endpoint: arrivals.refusal(me.node, endpoint))
-        self.engine = Engine(self.core, config, self.journal, asyncio.get_running_loop())
+        self.engine = Engine(self.core, config, self.journal, asyncio.get_running_loop(), poll_ns)
         self.links = Links(self.engine, credentials, config)
         self.hosting = Hosting(self.engine)
         self.moves = Moves(self.engine, self.hosting, arrivals)

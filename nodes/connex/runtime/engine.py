@@ -38,7 +38,9 @@ class Receiver(Protocol):
 class Engine:
     """The core of one node, its clock, and its drain."""
 
-    def __init__(self, core: Node, config: Config, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, core: Node, config: Config, journal: Journal, loop: asyncio.AbstractEventLoop, poll_ns: int = 0
+    ) -> None:
         self.core = core
         self.config = config
         self.journal = journal
@@ -61,6 +63,10 @@ class Engine:
         self.draining = False
         """Whether a drain is running: it will carry out what is touched now."""
         self._closed = False
+        self.polling = False
+        """Whether the event loop is kept from sleeping just now."""
+        self._poll_ns = poll_ns
+        self._poll_until = 0
         self.moment = 0
         """The time of the running drain."""
         self._timer: asyncio.TimerHandle | None = None
@@ -118,6 +124,11 @@ class Engine:
         """The core was touched: carry out what follows. Inside a drain, that drain does it."""
         if self.draining or self._closed:
             return
+        if self._poll_ns:
+            self._stay_awake(now)
+        self._carry_out(now)
+
+    def _carry_out(self, now: int) -> None:
         self.draining = True
         self.moment = now
         self.drains += 1
@@ -165,9 +176,24 @@ class Engine:
         deadline = self.core.next_deadline()
         if deadline is not None and deadline <= now:
             self.core.handle_timer(now)
-            self.touched(now)
+            self._carry_out(now)
         elif deadline is not None:
             self._arm(deadline, now)
+
+    # Polling
+
+    def _stay_awake(self, now: int) -> None:
+        """Keep the event loop looking for input instead of sleeping: waking up takes longer than most messages do."""
+        self._poll_until = now + self._poll_ns
+        if not self.polling:
+            self.polling = True
+            self.loop.call_soon(self._poll)
+
+    def _poll(self) -> None:
+        if self._closed or time.monotonic_ns() >= self._poll_until:
+            self.polling = False
+        else:
+            self.loop.call_soon(self._poll)
 
     # The application's own code
 
