@@ -21,7 +21,13 @@ def _dashed(name: str) -> str:
 class Strict(BaseModel):
     """Base of all models of files: unknown keys are errors, keys are written with dashes."""
 
-    model_config = ConfigDict(extra="forbid", alias_generator=_dashed, populate_by_name=False, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        alias_generator=_dashed,
+        populate_by_name=False,
+        frozen=True,
+        use_attribute_docstrings=True,  # so that editors show them
+    )
 
 
 def mistakes(found: Iterable[tuple[tuple[str | int, ...], str]]) -> None:

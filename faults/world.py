@@ -26,14 +26,8 @@ class World(Protocol):
         """CLOCK_MONOTONIC (or virtual time) in ns."""
         ...
 
-    def nodes(self) -> Sequence[str]:
-        """Nodes of the topology, running or not, sorted."""
-        ...
-
-    def running(self) -> Sequence[str]: ...
-
-    def group(self, name: str) -> Sequence[str]:
-        """Nodes of a group of the topology, sorted. Every topology has the group ``workers`` (all kind connex)."""
+    def running(self) -> Sequence[str]:
+        """Nodes whose process runs, sorted."""
         ...
 
     def endpoints(self) -> Mapping[str, str]:

@@ -75,16 +75,8 @@ class LiveWorld:
     def now(self) -> int:
         return time.monotonic_ns()
 
-    def nodes(self) -> Sequence[str]:
-        return sorted(self._plan.nodes)
-
     def running(self) -> Sequence[str]:
         return sorted(name for name, life in self._lives.items() if life.pid and not life.gone.is_set())
-
-    def group(self, name: str) -> Sequence[str]:
-        if name == "workers":
-            return sorted(node.name for node in self._plan.nodes.values() if node.kind == "connex")
-        return sorted(node.name for node in self._plan.nodes.values() if name in node.groups)
 
     def endpoints(self) -> Mapping[str, str]:
         return self.observer.owners

@@ -104,14 +104,8 @@ class MemoryWorld:
     def now(self) -> int:
         return round(asyncio.get_running_loop().time() * 1e9)
 
-    def nodes(self) -> Sequence[str]:
-        return sorted(self.alive)
-
     def running(self) -> Sequence[str]:
         return sorted(name for name, alive in self.alive.items() if alive)
-
-    def group(self, name: str) -> Sequence[str]:
-        return self.nodes() if name == "workers" else sorted(AROUND.groups[name])
 
     def endpoints(self) -> Mapping[str, str]:
         return self.owners
