@@ -1,5 +1,6 @@
-"""Reading a channel of large payloads: each is received straight into the place that the core names for it, so that its
-bytes are not copied after the kernel has handed them over. Headers and small payloads go through one reusable buffer.
+"""Reading a channel of large payloads: each is received straight into the place that the core names for it, so that
+its bytes are not copied after the kernel has handed them over. Headers and small payloads go through one reusable
+buffer.
 """
 
 from __future__ import annotations

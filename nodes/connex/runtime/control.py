@@ -1,10 +1,8 @@
 """The control socket: JSON lines over a UNIX socket, for whoever runs the node (never on the network the node serves).
 
-A request is ``{"id": 1, "do": "status", ...}``; its answer ``{"id": 1, "ok": true, ...}`` or ``{"id": 1, "ok":
-false, "error": "..."}``.
-Requests of one connection are carried out side by side, so answers may come in another order. ``subscribe`` adds
-every journal record from
-then on as ``{"journal": {...}}``.
+A request is ``{"id": 1, "do": "status", ...}``; its answer ``{"id": 1, "ok": true, ...}`` or ``{"id": 1, "ok": false,
+"error": "..."}``. Requests of one connection are carried out side by side, so answers may come in another order.
+``subscribe`` adds every journal record from then on as ``{"journal": {...}}``.
 """
 
 from __future__ import annotations
@@ -219,8 +217,8 @@ _EXAMPLE = '{"id": 1, "do": "status"}'
 
 
 def _bind(path: Path) -> socket.socket:
-    """A socket bound to the path, which may be longer than the 107 bytes that an address holds: it is reached
-    through its open folder.
+    """A socket bound to the path, which may be longer than the 107 bytes that an address holds: it is reached through
+    its open folder.
     """
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):

@@ -22,8 +22,8 @@ class Endpoint:
     """A named, mobile identity that this node serves. Made by ``Node.host``, or by a handover that brought it here.
 
     Messages are taken by iteration (``async for message in endpoint``), or by a callback (``on_message``), which is
-    faster. While a handover
-    holds the endpoint nothing is delivered and sends wait; afterwards it goes on here or is released.
+    faster. While a handover holds the endpoint nothing is delivered and sends wait; afterwards it goes on here or is
+    released.
     """
 
     def __init__(self, engine: Engine, table: StreamTable, name: EndpointName, epoch: int) -> None:
@@ -90,16 +90,15 @@ class Endpoint:
 
     def on_message(self, callback: Callable[[Message], None]) -> None:
         """Deliver every message by calling ``callback``, at once and in order. It must not block; what it raises is
-        reported to the event loop's
-        exception handler, and the message counts as delivered.
+        reported to the event loop's exception handler, and the message counts as delivered.
         """
         self.callback = callback
         if not self._arriving:
             self._begin_direct()
 
     async def receive(self) -> Message:
-        """The next message of any stream, taking turns between streams. Raises EndpointMoved once the endpoint is
-        not served here any more.
+        """The next message of any stream, taking turns between streams. Raises EndpointMoved once the endpoint is not
+        served here any more.
         """
         while True:
             message = self._next()
@@ -141,10 +140,9 @@ class Endpoint:
     # Hooks
 
     def on_freeze(self, hook: Hook) -> None:
-        """Called when a handover takes the endpoint: stop and bring the regions up to date. The handover goes on
-        when it returns (or, of a
-        coroutine, ends); if it raises, the handover is cancelled. It must not wait for a ``send`` of this endpoint:
-        these wait for the handover.
+        """Called when a handover takes the endpoint: stop and bring the regions up to date. The handover goes on when
+        it returns (or, of a coroutine, ends); if it raises, the handover is cancelled. It must not wait for a ``send``
+        of this endpoint: these wait for the handover.
         """
         self.freeze_hook = hook
 

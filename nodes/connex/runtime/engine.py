@@ -1,9 +1,8 @@
 """The one loop that drives the core: whatever touches the node, this carries out what follows before anything else
 touches it.
 
-Events go to their handlers, the journal is written, and only then frames leave. One timer stands for all deadlines
-of the core. It is
-moved only when a nearer deadline appears, because a timer costs more than a look at the clock.
+Events go to their handlers, the journal is written, and only then frames leave. One timer stands for all deadlines of
+the core. It is moved only when a nearer deadline appears, because a timer costs more than a look at the clock.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ class Engine:
         self._receive = core.receive_frame
         self._receive_message = core.receive_message
         self._placed: dict[StreamId, Receiver] = {}
-        """Who receives into a place of the core just now: one for a stream, so that no late writer touches a buffer
-        in use.
+        """Who receives into a place of the core just now: one for a stream, so that no late writer touches a buffer in
+        use.
         """
         self.draining = False
         """Whether a drain is running: it will carry out what is touched now."""
@@ -91,8 +90,10 @@ class Engine:
                 if payload is not None:
                     self.moment = now
                     self.draining = True
-                    deliver(frame[4], frame[5], payload)
-                    self.draining = False
+                    try:
+                        deliver(frame[4], frame[5], payload)
+                    finally:
+                        self.draining = False
                     self.touched(now)
                     return
         try:

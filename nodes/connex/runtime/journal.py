@@ -1,8 +1,7 @@
 """What this node says it did (``docs/history.md``): JSON lines in a file, and to whoever has subscribed.
 
-Lines gather while a drain runs and are written with one system call before any frame of it leaves. Without a file
-and subscribers nothing
-is gathered: check ``active`` before preparing a record.
+Lines gather while a drain runs and are written with one system call before any frame of it leaves. Without a file and
+subscribers nothing is gathered: check ``active`` before preparing a record.
 """
 
 from __future__ import annotations

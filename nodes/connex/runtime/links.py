@@ -31,7 +31,8 @@ _BACKOFF_S = 0.05
 _BACKOFF_MOST_S = 1.0
 _STEADY_S = 1.0
 """A channel that lived this long counts as a success: the next attempt is not delayed. After a shorter life it waits,
-but never long, because somebody is there."""
+but never long, because somebody is there.
+"""
 _UNSTEADY = 2
 
 _Key = tuple[NodeName, TrafficClass]
@@ -286,8 +287,8 @@ class Links:
     # Closing
 
     async def close(self, patience_s: float) -> None:
-        """Stop listening and connecting, let what was written leave, and close every connection; after
-        ``patience_s`` by force.
+        """Stop listening and connecting, let what was written leave, and close every connection; after ``patience_s``
+        by force.
         """
         self._closing = True
         dials = [attempt.task for attempt in self._attempts.values() if attempt.task is not None]

@@ -38,12 +38,11 @@ class ListenError(ConnexError, OSError):
 class Node:
     """One node. Use it as ``async with connex.Node(…) as node``, or call ``start`` and ``close``.
 
-    ``listen`` is the address and port to accept channels on (port 0: any free one), ``locator`` the address that
-    others are told (by default
-    the same). ``seeds`` are locators of nodes to join; the node's own may be among them. Nodes of one ``cluster``
-    share its ``secret``.
-    ``journal`` is a folder for the journal and ``control`` the path of the control socket; both are optional and
-    cost nothing when absent.
+    ``listen`` is the address and port to accept channels on (port 0: any free one), ``locator`` the address that others
+    are told (by default the same). ``seeds`` are locators of nodes to join; the node's own may be among them. Nodes of
+    one ``cluster`` share its ``secret``. ``journal`` is a folder for the journal, ``control`` the path of the control
+    socket; both are optional and cost nothing when absent.
+
     ``poll_ns`` trades processor time for latency: for so long after any message the event loop looks for the next one
     instead of sleeping (0: never; 200,000 suits a node that has a processor to itself).
     """
@@ -147,8 +146,8 @@ class Node:
         """Hand every endpoint over to a member that takes it and end those that nobody takes, then say goodbye;
         returns the names handed over.
 
-        ``timeout_s`` bounds the handovers together. The node stays open for what it still has to answer: ``close``
-        it afterwards.
+        ``timeout_s`` bounds the handovers together. The node stays open for what it still has to answer: ``close`` it
+        afterwards.
         """
         moved: list[EndpointName] = []
         try:
@@ -255,9 +254,9 @@ class Node:
     def on_arrival(self, pattern: str, factory: Factory) -> None:
         """Accept endpoints whose name fits ``pattern`` (as in ``stage-*``) from other nodes.
 
-        When one has arrived, ``factory(endpoint)`` makes its application, with regions and streams in place;
-        messages follow when it returns (or,
-        if it is a coroutine function, ends). Without a pattern that fits, an arriving endpoint is declined.
+        When one has arrived, ``factory(endpoint)`` makes its application, with regions and streams in place; messages
+        follow when it returns (or, if it is a coroutine function, ends). Without a pattern that fits, an arriving
+        endpoint is declined.
         """
         self._arrivals.add(pattern, factory)
 

@@ -81,8 +81,8 @@ class StateRegion:
         self.edit(offset, len(source))[:] = source
 
     def edit(self, offset: int, size: int) -> memoryview:
-        """A writable view of ``size`` bytes from ``offset`` on, to be changed before the application next gives way
-        to the event loop.
+        """A writable view of ``size`` bytes from ``offset`` on, to be changed before the application next gives way to
+        the event loop.
 
         The blocks count as changed by this call; what is written through the view later may be missed by a handover.
         """

@@ -89,11 +89,9 @@ class OutboundStream(Stream):
     async def send(self, payload: Buffer, *, borrow: bool = False) -> int:
         """Send one message, waiting for room if need be; returns its number.
 
-        ``bytes`` are kept by reference. Other buffers are copied, unless ``borrow`` is set: then they must not
-        change until
-        ``await stream.flush()`` (or ``close()``) has returned. Raises StreamReset or EndpointMoved if the stream is
-        over here; cancelled while it
-        waits, the message is not sent.
+        ``bytes`` are kept by reference. Other buffers are copied, unless ``borrow`` is set: then they must not change
+        until ``await stream.flush()`` (or ``close()``) has returned. Raises StreamReset or EndpointMoved if the stream
+        is over here; cancelled while it waits, the message is not sent.
         """
         data = _stable(payload, borrow)
         number = None if self._queue or self.ended else self._try(data)
@@ -150,9 +148,7 @@ class OutboundStream(Stream):
         self.engine.touched(now)
 
     async def close(self) -> None:
-        """End the stream and wait until the receiving application has everything. Raises StreamReset or
-        EndpointMoved.
-        """
+        """End the stream and wait until the receiver has everything. Raises StreamReset or EndpointMoved."""
         if not self.ended:
             self.finish()
             if self._closing is not None:

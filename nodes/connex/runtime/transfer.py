@@ -1,5 +1,5 @@
-"""Moving the regions of an endpoint to the target of its handover: in rounds while it serves, and the rest when it
-is frozen.
+"""Moving the regions of an endpoint to the target of its handover: in rounds while it serves, and the rest when it is
+frozen.
 """
 
 from __future__ import annotations
