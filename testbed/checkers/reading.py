@@ -93,9 +93,12 @@ class _Cut:
     def open_sink(self, flow: Flow) -> Splitter | None:
         if self._ports and flow.source[1] not in self._ports and flow.destination[1] not in self._ports:
             return None
+        outbound = flow.direction == OUTBOUND
+        mine = flow.source if outbound else flow.destination
+        if self._owners.get(mine[0], self._file.node) != self._file.node:
+            return None  # between other nodes, flooded by a switch that did not know yet where they are
         number = len(self._captures.channels)
         splitter = Splitter(lambda frame: self._frame(number, frame), from_start=flow.whole)
-        outbound = flow.direction == OUTBOUND
         other = flow.destination if outbound else flow.source
         peer = self._owners.get(other[0], "")
         self._captures.channels.append(Channel(self._file.name, self._file.node, peer, outbound, flow, splitter))
