@@ -28,6 +28,9 @@ _ETHERNET = 1
 _OPTION_END, _OPTION_COMMENT, _OPTION_NAME, _OPTION_RESOLUTION, _OPTION_FLAGS = 0, 1, 2, 9, 2
 _OPTION_RECEIVED, _OPTION_DROPPED = 4, 5
 _NANOSECONDS = 9
+_AT_ONCE = 20_000
+"""Readings of two clocks that are less than this apart (ns) count as one moment."""
+_CLOCK_READINGS = 10
 
 _PACKET_HEAD = struct.Struct("<IIIIIII")
 _PACKET_OVERHEAD = 28 + 12 + 4
@@ -56,10 +59,18 @@ class Packet(NamedTuple):
 
 
 def clock_offset() -> int:
-    """UNIX time minus CLOCK_MONOTONIC, in ns, now."""
-    before = time.monotonic_ns()
-    wall = time.time_ns()
-    return wall - (before + time.monotonic_ns()) // 2
+    """UNIX time minus CLOCK_MONOTONIC, in ns, now.
+
+    Read again if this process was held up between the two clocks: whatever is stamped by it would be wrong by that
+    long, and frames be captured before they were sent.
+    """
+    for _ in range(_CLOCK_READINGS):
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        after = time.monotonic_ns()
+        if after - before < _AT_ONCE:
+            break
+    return wall - (before + after) // 2
 
 
 def _option(code: int, value: bytes) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any
 from testbed.backends import wire_linux
 from testbed.backends.wire_messages import encode
 from testbed.backends.wire_stats import CaptureStats
-from testbed.capture import INBOUND, OUTBOUND, CaptureWriter
+from testbed.capture import INBOUND, OUTBOUND, CaptureWriter, clock_offset
 
 _SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
@@ -76,7 +76,7 @@ class Point:
 
     def _write(self, frames: int, at: int) -> None:
         # The kernel stamps with the wall clock, which may be stepped: go back to the monotonic one at once.
-        difference = time.time_ns() - time.monotonic_ns()
+        difference = clock_offset()
         view, write = self._view, self._writer.write
         for _ in range(frames):
             following, seconds, nanoseconds, kept, length, status, mac, _, tag, kind = _FRAME.unpack_from(view, at)

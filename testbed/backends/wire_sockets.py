@@ -9,6 +9,7 @@ import struct
 import time
 
 from testbed.backends.wire_linux import receive_from_all
+from testbed.capture import clock_offset
 from testbed.network.vnet import HEADER_BYTES, PLAIN
 
 _SOL_PACKET = 263
@@ -26,7 +27,6 @@ _SLOTS, _MOST_RING_BYTES = 8192, 64 * 1024 * 1024
 _COPY_BUFFER_BYTES = 64 * 1024 * 1024
 _SLOT_OVERHEAD = 128
 _LARGEST_FRAME = 65536 + 256
-
 
 Arrival = tuple[int, int, bytes]
 """Index of the interface, time (CLOCK_MONOTONIC, ns), and the frame as the kernel took it from its sender: virtio-net
@@ -79,8 +79,8 @@ class Ring:
             return arrivals
         # Stamps are wall-clock time; the wall clock may be stepped, so the difference is taken afresh each
         # time.
+        difference = clock_offset()
         now = time.monotonic_ns()
-        difference = time.time_ns() - now
         for _ in range(limit):
             flags, length, kept, mac, _, seconds, nanoseconds, tag, kind, _, _, interface = _SLOT.unpack_from(
                 memory, at
