@@ -254,6 +254,21 @@ def test_the_end_of_a_stream_is_delivered_across_a_move() -> None:
     assert cluster.endings == []
 
 
+def test_a_stream_that_has_ended_is_not_news_where_its_endpoint_arrives() -> None:
+    cluster, stream = talking()
+    cluster.filters.append(lambda here, there, frame: not (there == "a" and frame.type == FrameType.ACK))
+    cluster.do("a", lambda node: node.close(stream, cluster.now))
+    cluster.run(20 * MS)
+    cluster.move("y", "c")
+    cluster.run(200 * MS)
+    cluster.filters.clear()
+    cluster.run(2_000 * MS)
+    assert cluster.owner("y") == "c"
+    assert not cluster.seen(events.StreamMoved)
+    assert sorted(event.side for event in cluster.seen(events.StreamClosed)) == ["receiver", "sender"]  # type: ignore[union-attr]
+    assert cluster.endings == []
+
+
 def test_cutover_does_not_grow_with_the_state() -> None:
     def cutover(size: int) -> int:
         cluster, stream = talking()

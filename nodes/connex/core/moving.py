@@ -91,18 +91,20 @@ class Moving:
                 into.finished_at = now
                 self._context.timers.set(("linger", route.stream, ""), now + config.dead_after)
             self._table.add_inbound(endpoint, into)
-        self._context.emit(
-            StreamMoved(
-                route.stream,
-                "sender" if moved.outbound else "receiver",
-                route.sender,
-                route.receiver,
-                route.traffic_class,
-                route.label,
-                moved.message,
-                moved.offset,
+        if moved.outbound or not receive.finished:
+            # Of a stream that was delivered to its end the application has heard, where it was before.
+            self._context.emit(
+                StreamMoved(
+                    route.stream,
+                    "sender" if moved.outbound else "receiver",
+                    route.sender,
+                    route.receiver,
+                    route.traffic_class,
+                    route.label,
+                    moved.message,
+                    moved.offset,
+                )
             )
-        )
         if moved.outbound:
             if peer is not None and not peer.gone:
                 out.point_at(peer)
