@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.checkers.captures import Captures
+from testbed.checkers.emulation import lateness
 from testbed.checkers.expectations import CUTOVER_LIMIT, Expectations
 from testbed.checkers.result import CheckResult, Findings, milliseconds, percentile
 from testbed.history import History, Tenure
@@ -37,7 +38,7 @@ class Cutover(NamedTuple):
 
 def check_cutover(history: History, captures: Captures, expected: Expectations) -> CheckResult:
     """Measure every handover from the journals."""
-    found = Findings("cutover")
+    found = Findings("cutover", lateness(history, expected))
     if not expected.connex:
         return found.skipped(f"the workload ran on {expected.adapter}")
     limits = expected.cutover or {"max": CUTOVER_LIMIT}
@@ -110,7 +111,7 @@ def _judge(counted: list[Cutover], limits: Mapping[str, int], found: Findings) -
     worst = max(counted, key=lambda one: one.gap)
     for name, limit in limits.items():
         if values[name] > limit:
-            found.fail(
+            found.overdue(
                 f"cutover {name} {milliseconds(values[name])}: expected at most {milliseconds(limit)}",
                 f"{worst.endpoint}, epoch {worst.epoch}",
                 worst,

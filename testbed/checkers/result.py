@@ -54,8 +54,10 @@ class Result:
 class Findings:
     """Collects what a checker finds, and turns it into its result."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lateness: str = "") -> None:
+        """``lateness``: why no time that was measured says anything; empty if it does."""
         self.name = name
+        self._lateness = lateness
         self.fails: list[Violation] = []
         self.doubts: list[Violation] = []
         self.measurements: dict[str, Any] = {}
@@ -74,6 +76,10 @@ class Findings:
             self.doubt(f"{what}; but {gaps}", where, evidence)
         else:
             self.fail(what, where, evidence)
+
+    def overdue(self, what: str, where: str, evidence: Any = None) -> None:
+        """Something took too long, unless the emulation itself lost time: then it cannot be known (case T46)."""
+        self.unless(self._lateness, what, where, evidence)
 
     def result(self, passed: str, *, exercised: bool = True, nothing: str = "nothing was exercised") -> CheckResult:
         """``passed`` is the summary of a pass; without anything ``exercised`` the verdict is unknown."""

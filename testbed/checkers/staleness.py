@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from testbed import frames
 from testbed.checkers.captures import Ack, Captures, Control, Data
+from testbed.checkers.emulation import lateness
 from testbed.checkers.expectations import Expectations
 from testbed.checkers.result import CheckResult, Findings, percentile
 from testbed.history import CLOCK_STEP, FOREVER, History, Stream, Tenure
@@ -28,7 +29,7 @@ Pauses = dict[str, list[tuple[int, int]]]
 
 def check_staleness(history: History, captures: Captures, expected: Expectations) -> CheckResult:
     """Judge deliveries by the journals, and senders by what left their nodes."""
-    found = Findings("staleness")
+    found = Findings("staleness", lateness(history, expected))
     if not expected.connex:
         return found.skipped(f"the workload ran on {expected.adapter}")
     judged = _deliveries(history, found)
@@ -132,7 +133,7 @@ def _turning(captures: Captures, stream: Stream, news: _News, pauses: Pauses, fo
             else:
                 late.setdefault((node, epoch), row)
     for (node, epoch), row in late.items():
-        found.fail(
+        found.overdue(
             f"{node} sent under epoch {row.destination_epoch} of {stream.receiver} more than a round trip after it had"
             f" learned of epoch {epoch}",
             f"{stream.name}; {captures.where(row.channel)}",
@@ -228,7 +229,7 @@ def _refusals(
             took.append(max(0, answer - row.time))
         elif alive and not captures.channels[row.channel].flow.ended:
             told.add((node, row.destination_epoch))
-            found.fail(
+            found.overdue(
                 f"{node} got a frame for {stream.receiver} under epoch {row.destination_epoch}, which it does not own,"
                 f" and did not answer within {ANSWER_WITHIN / 1e9:g} s",
                 f"{stream.name}; {captures.where(row.channel)}",
@@ -307,7 +308,7 @@ def _lease(
         group.sort(key=lambda row: row.begun)
         watch = _Confirmed(lease, opened.get((stream.id, node, epoch), group[0].begun), written)
         for row in watch.violations(group, acks.get((node, epoch), [])):
-            found.fail(
+            found.overdue(
                 f"{node} had more than one frame in flight to an owner (epoch {epoch}) not confirmed for"
                 f" {lease / 1e6:g} ms",
                 f"{stream.name}; {captures.where(row.channel)}",
