@@ -3,8 +3,9 @@
 python -m benchmarks.cutover [--repeats 3]
 
 Each repeat is a real run of the testbed with five node processes: a stage of the pipeline is moved back and forth.
-Nothing is captured, which would compete for the processors; the journals tell. Cutover is the last delivery at the source to the first at the target, as the checker measures it; the two
-sizes are measured in turn, so that the machine's moods meet both.
+Nothing is captured, which would compete for the processors; the journals tell. Cutover is the last delivery at the
+source to the first at the target, as the checker measures it; the two sizes are measured in turn, so that the
+machine's moods meet both.
 """
 
 from __future__ import annotations
