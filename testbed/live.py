@@ -14,7 +14,7 @@ from faults.world import Event, TargetGone
 from testbed.backends.backend import Backend
 from testbed.control import ControlClient, ControlClosed
 from testbed.deadline import SECOND, deadline
-from testbed.errors import NodeFailed
+from testbed.errors import NodeFailed, TestbedError
 from testbed.observer import Observer
 from testbed.plan import Plan
 from testbed.run_folder import EventLog, RunFolder
@@ -273,11 +273,19 @@ class LiveWorld:
                 continue  # an earlier life, told about already
             status = os.waitstatus_to_exitcode(wait_status)
             life.gone.set()
-            self.record("node.exited", node=node, pid=pid, status=status, expected=life.expected_to_end)
-            if not life.expected_to_end and not self.failed.done():
+            expected = life.expected_to_end or self._dragged_along()
+            self.record("node.exited", node=node, pid=pid, status=status, expected=expected)
+            if not expected and not self.failed.done():
                 how = f"by signal {-status}" if status < 0 else f"with status {status}"
                 self.failed.set_exception(NodeFailed(f"{node} ended by itself, {how}; {self._last_words(node)}"))
             await _close(life)
+
+    def _dragged_along(self) -> bool:
+        """Whether node processes end now because of the testbed: what started them has died, or all is taken down."""
+        try:
+            return self._backend.nursery_failed.done()
+        except TestbedError:
+            return True
 
     def _last_words(self, node: str) -> str:
         path = self._folder.node(node) / "stderr.log"

@@ -109,6 +109,7 @@ class RunningTopology:
         self._push("wire", self._stop_wire)
         self.watch(self._backend.wire.failed)
         self.watch(self._backend.nursery_failed)
+        self.watch(self._backend.nursery_failed)
         if self._backend.sniffer is not None:
             self.watch(self._backend.sniffer.failed)
 

@@ -182,16 +182,22 @@ def test_a_run_that_is_taken_down_from_outside_is_unknown(testbed: Testbed) -> N
     assert "taken down" in done.err
 
 
-def test_a_wire_that_dies_ends_the_run(testbed: Testbed) -> None:
-    """Never is there a network that looks perfect because nothing emulates it any more."""
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [("wire_process", "the network carries nothing"), ("nursery", "the parent of node processes")],
+)
+def test_a_part_of_the_testbed_that_dies_ends_the_run(testbed: Testbed, part: str, said: str) -> None:
+    """Never is there a network that looks perfect because nothing emulates it any more, and what the testbed does to
+    nodes is no failure of theirs."""
     command = testbed.start("run", "steady")
     command.until("traffic and faults")
-    (wire,) = [pid for pid in _children(command.process.pid) if "wire_process" in _command_line(pid)]
-    os.kill(wire, signal.SIGKILL)
+    (pid,) = [pid for pid in _children(command.process.pid) if part in _command_line(pid)]
+    os.kill(pid, signal.SIGKILL)
     done = command.wait()
     assert done.status == 2, str(done)
-    assert "the network carries nothing" in done.err
+    assert said in done.err
     assert testbed.records() == []
+    assert marked_processes(done.run_ids) == []
 
 
 def test_a_node_that_ends_by_itself_is_a_fail_with_its_last_words(testbed: Testbed) -> None:
