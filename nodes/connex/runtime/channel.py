@@ -17,7 +17,7 @@ from connex.core.frames import HEADER_SIZE, Buffer, Frame, class_limit, decode_h
 from connex.core.identity import NodeName, Peer, TrafficClass
 from connex.runtime.bulk import BulkReader
 from connex.runtime.engine import Engine
-from connex.runtime.handshake import Acceptor, Initiator, Refusal
+from connex.runtime.handshake import FINAL, Acceptor, Initiator, Refusal, TurnedAway
 from connex.runtime.sockets import TUNINGS, tune
 
 _LENGTH = Struct(">I")
@@ -45,7 +45,7 @@ class Owner(Protocol):
         """The channel takes no more for now, or again."""
         ...
 
-    def refused(self, channel: Channel, text: str) -> None:
+    def refused(self, channel: Channel, text: str, final: bool = False) -> None:
         """The handshake failed, or the other side broke the protocol: the channel ends."""
         ...
 
@@ -241,12 +241,13 @@ class Channel(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Say why, and end the connection."""
-        self._owner.refused(self, str(refusal))
+        self._owner.refused(self, str(refusal), refusal.code in FINAL)
         self._send([refusal.answer])
         self.finish()
 
     def violated(self, error: ConnexError) -> None:
         """The other side broke the protocol, or refused this one."""
         refused = isinstance(error, ChannelRefused)
-        self._owner.refused(self, str(error) if refused else f"protocol error: {error}")
+        text = str(error) if refused else f"protocol error: {error}"
+        self._owner.refused(self, text, isinstance(error, TurnedAway))
         self.abort()

@@ -30,6 +30,10 @@ class Code(IntEnum):
     NAME = 5
 
 
+FINAL = frozenset({Code.VERSION, Code.CLUSTER, Code.PROOF})
+"""Reasons that do not pass. A full table empties, and a name is free again once its former node is known to be dead."""
+
+
 class Refusal(ChannelRefused):
     """This side does not accept the other; ``answer`` is the frame that says so before the connection is closed."""
 
@@ -38,6 +42,10 @@ class Refusal(ChannelRefused):
         self.code = code
         body = bytes((code,)) + frames.text(text, 2)
         self.answer = Frame(FrameType.REFUSED, 0, traffic_class, payload=body)
+
+
+class TurnedAway(ChannelRefused):
+    """The other side does not accept this one, now or later: version, cluster or proof do not fit."""
 
 
 class Hello(NamedTuple):
@@ -194,4 +202,5 @@ def _raise_if_refused(frame: Frame) -> None:
         code, text = body.number(1), body.text(2)
         body.finish()
         name = Code(code).name.lower() if code in Code.__members__.values() else str(code)
-        raise ChannelRefused(f"refused by the other side ({name}): {text}")
+        refused = TurnedAway if code in FINAL else ChannelRefused
+        raise refused(f"refused by the other side ({name}): {text}")

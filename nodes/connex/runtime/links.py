@@ -58,6 +58,8 @@ class Links:
         self.opened_channels = 0
         self.failed_attempts = 0
         self.refused_channels = 0
+        self.turned_away = ""
+        """Why another node does not want this one, if one said so."""
         self.traffic = Traffic()
         self.on_refused: Callable[[str, str], None] = _nobody
         """Called with whom and why when a handshake fails or a peer breaks the protocol."""
@@ -215,8 +217,11 @@ class Links:
         if writable:
             self.engine.touched(now)
 
-    def refused(self, channel: Channel, text: str) -> None:
+    def refused(self, channel: Channel, text: str, final: bool = False) -> None:
+        """A handshake failed, or a peer broke the protocol; ``final``: it would fail the same way again."""
         self.refused_channels += 1
+        if final and channel.initiated:
+            self.turned_away = text
         who = channel.peer.node if channel.peer is not None else channel.address
         _log.warning("channel with %s: %s", who, text)
         self.on_refused(who, text)

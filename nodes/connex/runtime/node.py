@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from connex.core.config import Config
-from connex.core.errors import ConnexError, HandoverFailed, LocalProtocolError
+from connex.core.errors import ChannelRefused, ConnexError, HandoverFailed, LocalProtocolError
 from connex.core.identity import EndpointName, HandoverId, NodeName, Peer
 from connex.core.membership import ALIVE
 from connex.core.node import Node as Core
@@ -174,9 +174,16 @@ class Node:
             raise self._failure
 
     async def __aenter__(self) -> Self:
-        """Start, and wait until this node has joined its seeds or found that nobody is there."""
+        """Start, and wait until this node has joined its seeds or found that nobody is there.
+
+        Raises ChannelRefused if they are there and do not accept it: wrong secret, cluster or version.
+        """
         await self.start()
-        await self._live.hosting.joined()
+        try:
+            await self._joined()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -237,13 +244,20 @@ class Node:
 
     # Endpoints
 
+    async def _joined(self) -> None:
+        await self._live.hosting.joined()
+        links = self._live.links
+        if links.turned_away and not links.channels():
+            raise ChannelRefused(f"node {self.name} cannot join: {links.turned_away}")
+
     async def host(self, name: EndpointName) -> Endpoint:
         """Serve an endpoint here. Waits until the node has joined, or found nobody to join.
 
-        Raises LocalProtocolError if a living node owns it already: ``migrate`` it from there instead.
+        Raises LocalProtocolError if a living node owns it already: ``migrate`` it from there instead; ChannelRefused if
+        this node's seeds do not accept it.
         """
         live = self._live
-        await live.hosting.joined()
+        await self._joined()
         if self._closed:
             raise NodeClosed(f"node {self.name} was closed")
         now = live.engine.now()
