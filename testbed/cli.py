@@ -26,9 +26,14 @@ class Interrupted(BaseException):
         self.number = number
 
 
+_arrived: list[int] = []
+"""Signals that came. Python drops an exception that is raised while it runs a finaliser, but not what is noted here."""
+
+
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     for each in ENDING:
         signal.signal(each, signal.SIG_IGN)  # on its way out already
+    _arrived.append(number)
     raise Interrupted(number)
 
 
@@ -41,6 +46,8 @@ def main() -> NoReturn:
         status = status_of()
     except Interrupted as error:
         status = 128 + error.number
+    if _arrived:
+        status = 128 + _arrived[0]
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)  # all is done and said: nothing comes between that and the status
     sys.exit(status)

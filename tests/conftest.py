@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 
@@ -42,6 +43,14 @@ CAPABILITIES: dict[str, Callable[[], str | None]] = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Whoever started this may ignore signals (nohup, a shell's background); what the tests start must not inherit that.
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     config.addinivalue_line(
         "markers", "needs(capability, ...): skipped by name where this machine lacks it, a failure in CI"
     )
