@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from testbed.registry import RunRecord
 
 MESSAGE = 256 * 1024
 ANSWER_WITHIN = 30 * SECOND
+UNDONE_WITHIN_S = 30.0
 
 
 class Keeper:
@@ -277,7 +279,8 @@ def daemonise(serve: Callable[[Callable[[dict[str, Any]], None]], None], log: Pa
     """Run ``serve(tell)`` in a process of its own, apart from this terminal; returns the first object that it tells.
 
     ``serve`` runs after the fork, so it makes its event loop itself. Raises TestbedError with the log's last lines if
-    it ends before it has told anything. What it tells may carry ``error``, which is raised here.
+    it ends before it has told anything. What it tells may carry ``error``, which is raised here. If this process is
+    interrupted meanwhile, the other one is sent SIGTERM, and its end is awaited.
     """
     reader, writer = os.pipe()
     if os.fork() == 0:
@@ -285,6 +288,7 @@ def daemonise(serve: Callable[[Callable[[dict[str, Any]], None]], None], log: Pa
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
+        os.write(writer, b"%d\n" % os.getpid())
         _detach(log)
 
         def tell(what: dict[str, Any]) -> None:
@@ -298,18 +302,47 @@ def daemonise(serve: Callable[[Callable[[dict[str, Any]], None]], None], log: Pa
         finally:
             os._exit(status)
     os.close(writer)
-    os.wait()
-    with os.fdopen(reader, "rb") as pipe:
-        told = pipe.read()
-    if not told:
+    told = b""
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        try:
+            os.wait()
+            while piece := pipe.read(MESSAGE):
+                told += piece
+        except BaseException:
+            while b"\n" not in told and (piece := pipe.read(MESSAGE)):
+                told += piece
+            _end(int(told.partition(b"\n")[0] or 0))
+            raise
+    _, _, answer = told.partition(b"\n")
+    if not answer:
         words = log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
         raise TestbedError(
             f"the process that should hold the network ended before it was ready; its log {log} says:\n{words}"
         )
-    answer: dict[str, Any] = json.loads(told)
-    if "error" in answer:
-        raise TestbedError(answer["error"])
-    return answer
+    content: dict[str, Any] = json.loads(answer)
+    if "error" in content:
+        raise TestbedError(content["error"])
+    return content
+
+
+def _end(pid: int) -> None:
+    """Ask the process that holds the network, or was about to, to undo everything, and wait until it is gone."""
+    if not pid:
+        return
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not select.select([process], [], [], UNDONE_WITHIN_S)[0]:
+            raise TestbedError(
+                f"process {pid} has not undone everything after {UNDONE_WITHIN_S:g} s; testbed gc --all removes it"
+            )
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(process)
 
 
 def _detach(log: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 import time
@@ -14,14 +13,12 @@ from typing import Any
 import click
 
 from testbed.console import format_option, print_json, print_table, runs_option, say
-from testbed.errors import TestbedError, UsageError
+from testbed.errors import UsageError
 from testbed.exit_status import ExitStatus
 from testbed.plan import Plan
 from testbed.run_folder import DNS_LABEL, EventLog, RunFolder, new_run_id, runs_directory, write_json
 
 DEFAULT_TOPOLOGY = "five"
-UNDONE_WITHIN = 30.0
-"""Seconds that an interrupted ``up`` waits for everything to be undone."""
 
 
 @click.command()
@@ -57,11 +54,7 @@ def up(topology: str, name: str | None, capture: str, runs: str, output: str) ->
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(_hold(chosen, plan, capture, folder, tell))
 
-    try:
-        told = daemonise(serve, folder.path / "keeper.log")
-    except BaseException:
-        _end(plan.run_id)
-        raise
+    told = daemonise(serve, folder.path / "keeper.log")
     if "failed" in told:
         say(f"testbed: {told['failed']}")
         return int(told["status"])
@@ -102,24 +95,6 @@ async def _hold(name: str, plan: Plan, capture: str, folder: RunFolder, tell: Ca
         why = "; ".join(running.troubles) or "interrupted"
         with suppress(BrokenPipeError):
             tell({"failed": f"{name} did not come up: {why}", "status": running.status or ExitStatus.TERMINATED})
-
-
-def _end(run_id: str) -> None:
-    """Ctrl-C while it was coming up: nothing may stay."""
-    from testbed.registry import runs as registered
-
-    say("cleaning up")
-    until = time.monotonic() + UNDONE_WITHIN
-    asked: set[int] = set()
-    while there := [record for record in registered() if record.run_id == run_id and record.state == "running"]:
-        if time.monotonic() > until:
-            raise TestbedError(f"run {run_id} is still there after {UNDONE_WITHIN:g} s; testbed gc --all removes it")
-        for record in there:
-            if record.pid not in asked:
-                asked.add(record.pid)
-                with suppress(ProcessLookupError):
-                    os.kill(record.pid, signal.SIGTERM)
-        time.sleep(0.02)
 
 
 def _print(name: str, plan: Plan, folder: RunFolder, pids: dict[str, int], output: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import select
 
 import pytest
 
@@ -70,7 +71,9 @@ def test_on_a_terminal_it_is_drawn_over_itself() -> None:
             progress.phase("traffic")
             progress.traffic(HALF_WAY)
         terminal.flush()
-        shown = os.read(ours, 1 << 16).decode()
+        shown = ""
+        while "requests 248/250" not in shown and select.select([ours], [], [], 10)[0]:
+            shown += os.read(ours, 1 << 16).decode()
     os.close(ours)
     assert "requests 248/250" in shown
     assert "\x1b[" in shown
