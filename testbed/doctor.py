@@ -149,6 +149,14 @@ def _netem(name: str) -> Finding:
     return Finding(name, "ok", "present; the wire is used all the same")
 
 
+def without_netem() -> str:
+    """Why netem cannot shape a run here: tried, not guessed."""
+    finding = _guarded("netem", _netem)
+    if finding.state == "ok":
+        return "the kernel has netem, but the testbed does not shape with it yet: leave out --shaper, the wire does it"
+    return f"there is no netem on this machine: {finding.detail}"
+
+
 def _bridge_filter(name: str) -> Finding:
     """The wire is no bridge, so its frames pass no netfilter, whatever Docker has set up on this machine."""
     present = Path("/proc/sys/net/bridge/bridge-nf-call-iptables").exists()

@@ -25,6 +25,8 @@ DEFAULT_SCENARIO = "migrate-under-load"
 @click.option("--topology", help="Another topology than the scenario's: a file or a name.")
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="Another seed than the scenario's.")
 @click.option("--backend", default="netns", show_default=True, help="What the topology is realised on.")
+@click.option("--shaper", type=click.Choice(["wire", "netem"]), default="wire", show_default=True,
+              help="What delays, loses and limits frames.")  # fmt: skip
 @click.option("--capture", type=click.Choice(["wire", "node", "none"]), help="Where all frames are captured.")
 @click.option("--name", help="Name of the run and its folder. Default: the scenario's.")
 @click.option("--strict", is_flag=True, help="Exit with 3 on a pass with warnings.")
@@ -36,6 +38,7 @@ def run(
     topology: str | None,
     seed: int | None,
     backend: str,
+    shaper: str,
     capture: str | None,
     name: str | None,
     strict: bool,
@@ -50,11 +53,15 @@ def run(
     folder: testbed check judges it again. The same seed gives the same faults at the same times.
     """
     from testbed.backends.privilege import ensure_namespaces
+    from testbed.doctor import without_netem
+    from testbed.errors import CannotRun
     from testbed.judge import judge, not_judged
     from testbed.prepare import Request, prepare
 
     prepared = prepare(Request(scenario, topology, seed, backend, capture, name, keep))
     ensure_namespaces()
+    if shaper == "netem":
+        raise CannotRun(without_netem())
     folder = RunFolder.create(runs_directory(runs), prepared.name, prepared.plan.run_id)
     say(f"run {prepared.plan.run_id}: {prepared.path}, seed {prepared.seed}; folder {folder.path}")
     write_json(folder.resolved, prepared.resolved(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())))

@@ -95,6 +95,14 @@ def test_a_backend_that_is_not_there_is_4(capsys: pytest.CaptureFixture[str]) ->
     assert not runs_directory().exists()
 
 
+@pytest.mark.live
+@pytest.mark.needs("raw-sockets")
+def test_netem_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["run", "--shaper", "netem"]) == ExitStatus.CANNOT_RUN
+    assert "netem" in capsys.readouterr().err
+    assert not runs_directory().exists()
+
+
 def test_a_required_gpu_that_is_not_there_is_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     topology = tmp_path / "gpu.yaml"
     topology.write_text(
