@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _HANDOVER = frozenset({"handover", "endpoint", "epoch", "side", "peer", "bytes", "cause"})
+_FENCE = frozenset({"endpoint", "epoch", "source"})
 _FROZEN = frozenset({"endpoint", "epoch", "handover"})
 _MESSAGE = frozenset({"stream", "message", "offset", "size", "hash", "epoch"})
 _PEER = frozenset({"peer", "peer_incarnation"})
@@ -15,6 +16,10 @@ EVENTS: Mapping[str, frozenset[str]] = {
     "endpoint.hosted": frozenset({"endpoint", "epoch", "cause"}),
     "endpoint.frozen": _FROZEN,
     "endpoint.thawed": _FROZEN,
+    "endpoint.resumed": _FROZEN,
+    "fence.promised": _FENCE,
+    "fence.lifted": _FENCE,
+    "fence.broken": _FENCE,
     "endpoint.released": frozenset({"endpoint", "epoch", "cause"}),
     "binding.learned": frozenset({"endpoint", "epoch", "owner", "owner_incarnation", "via"}),
     "stream.opened": frozenset({"stream", "side", "from", "to", "class", "label", "epoch"}),

@@ -40,6 +40,7 @@ TYPES = {
     16: "OPEN", 17: "DATA", 18: "ACK", 19: "RESET", 20: "STALE", 32: "ANNOUNCE",
     33: "RESOLVE", 48: "PREPARE", 49: "PREPARED", 50: "DECLINED", 51: "COMMIT", 52: "COMMITTED",
     53: "RELEASE", 54: "RELEASED", 55: "ABORT", 56: "UNKNOWN",
+    57: "FENCE",
 }  # fmt: skip
 CLASSES = {0: "CONTROL", 1: "TOKEN", 2: "ACTIVATION", 3: "KV"}
 CAUSES = {
@@ -51,6 +52,7 @@ REFUSALS = {1: "version", 2: "cluster", 3: "proof", 4: "limit", 5: "name-in-use"
 STATES = {1: "alive", 2: "leaving", 3: "left", 4: "dead"}
 SPEAKERS = {1: "sender", 2: "receiver"}
 MOVED = {1: "destination-moved", 2: "sender-moved"}
+ANSWERS = {1: "promised", 2: "seen"}
 SIDES = {1: "inbound", 2: "outbound"}
 RECORDS = {1: "REGION", 2: "STATE", 3: "PEERS"}
 
@@ -83,6 +85,11 @@ class _Part(Packet):  # type: ignore[misc]
 class Binding(_Part):
     name = "binding"
     fields_desc = [Text("endpoint"), IntField("epoch", 0), Text("node"), XLongField("incarnation", 0), Text("locator")]
+
+
+class EndpointName(_Part):
+    name = "endpoint"
+    fields_desc = [Text("endpoint")]
 
 
 class Member(_Part):
@@ -199,6 +206,28 @@ class Committed(Packet):  # type: ignore[misc]
     fields_desc = [Text("endpoint")]
 
 
+class Fence(Packet):  # type: ignore[misc]
+    """A source in doubt asks; ``ends`` are the endpoints at the other ends of streams."""
+
+    name = "FENCE"
+    fields_desc = [
+        Text("endpoint"),
+        FieldLenField("end_count", None, count_of="ends", fmt="H"),
+        PacketListField("ends", [], EndpointName, count_from=lambda pkt: pkt.end_count),
+    ]
+
+
+class FenceReply(Packet):  # type: ignore[misc]
+    name = "FENCE reply"
+    fields_desc = [
+        Text("endpoint"),
+        ByteEnumField("answer", 1, ANSWERS),
+        PacketField("known", Binding(), Binding),
+        FieldLenField("elsewhere_count", None, count_of="elsewhere", fmt="H"),
+        PacketListField("elsewhere", [], Binding, count_from=lambda pkt: pkt.elsewhere_count),
+    ]
+
+
 class Region(Packet):  # type: ignore[misc]
     """A record of a transfer stream: part of a state region. Its bytes are the payload of this layer."""
 
@@ -232,6 +261,7 @@ class MovedStream(_Part):
         FlagsField("stream_flags", 0, 8, ["FIN_KNOWN", "OPENED", "FIN_ACKNOWLEDGED"]),
         LongField("fin_offset", 0),
         LongField("fin_message", 0),
+        IntField("promised", 0),
         FieldLenField("message_count", None, count_of="messages", fmt="I"),
         PacketListField("messages", [], Held, count_from=lambda pkt: pkt.message_count),
     ]
@@ -282,6 +312,7 @@ _BODIES: dict[int, type[Any]] = {
     51: Commit,
     52: Committed,
     55: Abort,
+    57: Fence,
 }
 _EMPTY_REPLIES = {6, 19, 55}
 _REPLY = 1
@@ -322,6 +353,8 @@ class Connex(Packet):  # type: ignore[misc]
         reply = int(self.flags) & _REPLY
         if self.type == 5 and reply:
             return JoinReply
+        if self.type == 57 and reply:
+            return FenceReply
         if reply and self.type in _EMPTY_REPLIES:
             return RAW
         return _BODIES.get(self.type, RAW)
@@ -380,6 +413,8 @@ _DETAILS: dict[type[Any], Any] = {
     Prepare: lambda body: f"{_text(body.endpoint)} from {_text(body.source)}, {body.expected} bytes",
     Declined: lambda body: _text(body.text),
     Abort: lambda body: _text(body.text),
+    Fence: lambda body: f"{_text(body.endpoint)}: {', '.join(_text(end.endpoint) for end in body.ends)}",
+    FenceReply: lambda body: f"{ANSWERS.get(body.answer, body.answer)}: {_of_binding(body.known)}",
     Commit: lambda body: _text(body.endpoint),
     Committed: lambda body: _text(body.endpoint),
 }

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 HELLO, PROOF, REFUSED, HEARTBEAT, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 OPEN, DATA, ACK, RESET, STALE = 16, 17, 18, 19, 20
 ANNOUNCE, RESOLVE = 32, 33
-PREPARE, PREPARED, DECLINED, COMMIT, COMMITTED, RELEASE, RELEASED, ABORT, UNKNOWN = range(48, 57)
-TYPES = frozenset({*range(1, 7), *range(16, 21), 32, 33, *range(48, 57)})
+PREPARE, PREPARED, DECLINED, COMMIT, COMMITTED, RELEASE, RELEASED, ABORT, UNKNOWN, FENCE = range(48, 58)
+TYPES = frozenset({*range(1, 7), *range(16, 21), 32, 33, *range(48, 58)})
 REPLY, FIN, RETRANSMIT = 1, 2, 4
 CLASSES = ("CONTROL", "TOKEN", "ACTIVATION", "KV")
 
@@ -338,7 +338,7 @@ def read_state(record: memoryview) -> list[Cursor]:
         peer, label = body.text(), body.text()
         body.binding()
         message, offset = body.number(8), body.number(8)
-        body.raw(8 + 1 + 8 + 8)  # credit limit, flags, FIN offset, FIN message
+        body.raw(8 + 1 + 8 + 8 + 4)  # credit limit, flags, FIN offset, FIN message, promised epoch
         held = []
         for _ in range(body.number(4)):
             number, start, end, size = body.number(8), body.number(8), body.number(8), body.number(8)

@@ -86,6 +86,9 @@ class Tenure:
     """Why it ended; empty if no record says that it did."""
     frozen: list[tuple[int, int]] = field(default_factory=list)
     """Intervals in which it owned but did not serve."""
+    void: Life | None = None
+    """The life of the source that went on itself after a handover in doubt, under an epoch above this one: whatever was
+    begun here does not count."""
 
     @property
     def served_until(self) -> int:
@@ -145,6 +148,8 @@ class Stream:
     sent: list[Message] = field(default_factory=list)
     delivered: list[Message] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    void: list[Message] = field(default_factory=list)
+    """What was sent or delivered on this stream under an epoch that is void, although its source went on with it."""
 
     @property
     def sender(self) -> str:
@@ -243,7 +248,9 @@ def load(folder: Path) -> History:
     lost = _match_processes(lives, events)
     missing += lost
     missing += [f"the end of the journal of {life.name}: {life.incomplete}" for life in lives if life.incomplete]
-    return History(folder, run, schedule, events, cut, lives, _streams(lives), _tenures(lives), missing, lost)
+    streams, tenures = _streams(lives), _tenures(lives)
+    _void(streams, tenures)
+    return History(folder, run, schedule, events, cut, lives, streams, tenures, missing, lost)
 
 
 def _read_json(path: Path, kind: type[Any]) -> Any:
@@ -360,9 +367,10 @@ def _tenures(lives: list[Life]) -> dict[str, list[Tenure]]:
             if event == "endpoint.hosted":
                 tenure = owned[one["endpoint"]] = Tenure(one["endpoint"], one["epoch"], life, one["t"], one["cause"])
                 tenures.setdefault(one["endpoint"], []).append(tenure)
-            elif event in ("endpoint.frozen", "endpoint.thawed", "endpoint.released"):
+            elif event in ("endpoint.frozen", "endpoint.thawed", "endpoint.resumed", "endpoint.released"):
                 held = owned.get(one["endpoint"])
-                if held is None or held.epoch != one["epoch"]:
+                epoch = one["epoch"] - 2 if event == "endpoint.resumed" else one["epoch"]
+                if held is None or held.epoch != epoch:
                     raise HistoryError(
                         f"{life.path}: {event} of {one['endpoint']}, epoch {one['epoch']}, at {one['t']}:"
                         f" {life.node} does not own that"
@@ -372,6 +380,10 @@ def _tenures(lives: list[Life]) -> dict[str, list[Tenure]]:
                 elif event == "endpoint.thawed":
                     begun = held.frozen.pop()[0] if held.frozen else one["t"]
                     held.frozen.append((begun, one["t"]))
+                elif event == "endpoint.resumed":
+                    held.end, held.released = one["t"], "resumed"
+                    tenure = owned[one["endpoint"]] = Tenure(one["endpoint"], one["epoch"], life, one["t"], "resumed")
+                    tenures[one["endpoint"]].append(tenure)
                 else:
                     held.end, held.released = one["t"], one["cause"]
                     del owned[one["endpoint"]]
@@ -379,4 +391,33 @@ def _tenures(lives: list[Life]) -> dict[str, list[Tenure]]:
             tenure.end = life.ended
     for found in tenures.values():
         found.sort(key=lambda tenure: (tenure.epoch, tenure.begin))
+        for resumed in [tenure for tenure in found if tenure.cause == "resumed"]:
+            for tenure in found:
+                if tenure.epoch == resumed.epoch - 1 and tenure.life is not resumed.life:
+                    tenure.void = resumed.life
     return tenures
+
+
+def _void(streams: dict[str, Stream], tenures: dict[str, list[Tenure]]) -> None:
+    """Take out of each stream what was done under an epoch that is void, unless the source gave the stream up: then it
+    ended there.
+    """
+    for tenure in [one for found in tenures.values() for one in found if one.void is not None]:
+        for stream in streams.values():
+            if tenure.endpoint not in (stream.sender, stream.receiver):
+                continue
+            if any(end.cause == "handover-in-doubt" and end.life == tenure.void.index for end in stream.ended):  # type: ignore[union-attr]
+                continue
+            side = "sender" if tenure.endpoint == stream.sender else "receiver"
+            index = tenure.life.index
+            stream.moved = [one for one in stream.moved if not (one.life == index and one.epoch == tenure.epoch)]
+            stream.ended = [
+                one
+                for one in stream.ended
+                if not (one.life == index and one.side == side and tenure.begin <= one.t <= tenure.end)
+            ]
+            messages = stream.sent if side == "sender" else stream.delivered
+            void = [one for one in messages if one.life == index and one.epoch == tenure.epoch]
+            stream.void += void
+            for one in void:
+                messages.remove(one)

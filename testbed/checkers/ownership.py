@@ -22,6 +22,14 @@ def check_ownership(history: History, captures: Captures, expected: Expectations
         for earlier, later in pairwise(tenures):
             if earlier.epoch != later.epoch:
                 _succession(earlier, later, active, found)
+    for stream in history.streams.values():
+        if stream.void:
+            found.fail(
+                f"{len(stream.void)} messages were sent or delivered under an epoch of a handover that its source took"
+                " back: the stream was served twice",
+                stream.name,
+                stream.void[0],
+            )
     moves = sum(_tiles(history, stream, found) for stream in history.streams.values())
     acknowledged = _tiles_on_the_wire(history, captures, found)
     for what in history.missing:
@@ -73,7 +81,8 @@ def _succession(earlier: Tenure, later: Tenure, active: dict[tuple[str, int, int
     acted = active.get((endpoint, earlier.epoch, earlier.life.index), 0)
     # A handover stops its source first. Otherwise an owner may sleep without knowing that it was replaced; what
     # counts then is whether it did anything.
-    until = max(acted, earlier.served_until) if later.cause == "handover" else acted
+    # What is void had to reach nobody but the streams that were given up; that is judged stream by stream.
+    until = max(acted, earlier.served_until) if later.cause == "handover" else 0 if earlier.void else acted
     if until > later.begin:
         found.fail(
             f"{endpoint}: {earlier.life.node} served under epoch {earlier.epoch} until"

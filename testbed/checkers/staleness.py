@@ -151,6 +151,13 @@ class _News:
         self._of_endpoint: dict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)
         self._stale: dict[str, list[Control]] = defaultdict(list)
         self._cache: dict[tuple[str, str], dict[int, tuple[int, int]]] = {}
+        self._promised = _promises(history)
+        self._void = {
+            (endpoint, tenure.epoch)
+            for endpoint, tenures in history.tenures.items()
+            for tenure in tenures
+            if tenure.void is not None
+        }
         for life, record in history.records("binding.learned"):
             _earliest(self._of_endpoint[life.node, record["endpoint"]], record["epoch"], record["t"], 0)
         for control in captures.controls:
@@ -159,7 +166,8 @@ class _News:
             if control.header.type == frames.ANNOUNCE:
                 binding = control.body["binding"]
                 node = captures.node(control.channel)
-                _earliest(self._of_endpoint[node, binding.endpoint], binding.epoch, control.time, 0)
+                at = self._free(node, binding.endpoint, binding.epoch, control.time)
+                _earliest(self._of_endpoint[node, binding.endpoint], binding.epoch, at, 0)
             elif control.header.type == frames.STALE:
                 self._stale[f"{control.header.stream:016x}"].append(control)
 
@@ -191,8 +199,28 @@ class _News:
                 default=stale.time,
             )
             if binding.epoch:
-                _earliest(learned, binding.epoch, stale.time, max(0, stale.time - first))
+                at = self._free(node, stream.receiver, binding.epoch, stale.time)
+                _earliest(learned, binding.epoch, at, max(0, stale.time - first))
         return learned
+
+    def _free(self, node: str, endpoint: str, epoch: int, at: int) -> int:
+        """When the node may follow what it was told: not before a promise has ended, never to an epoch that is void."""
+        if (endpoint, epoch) in self._void:
+            return FOREVER
+        held = [end for begin, end in self._promised.get((node, endpoint, epoch), ()) if begin <= at <= end]
+        return max([at, *held])
+
+
+def _promises(history: History) -> dict[tuple[str, str, int], list[tuple[int, int]]]:
+    """(node, endpoint, epoch) -> when the node was bound not to follow it, ns."""
+    promised: dict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
+    for life, record in history.records("fence.promised", "fence.lifted", "fence.broken"):
+        held = promised[life.node, record["endpoint"], record["epoch"]]
+        if record["event"] == "fence.promised":
+            held.append((record["t"], FOREVER))
+        elif held:
+            held[-1] = (held[-1][0], record["t"])
+    return promised
 
 
 def _earliest(learned: dict[int, tuple[int, int]], epoch: int, at: int, round_trip: int) -> None:

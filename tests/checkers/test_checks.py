@@ -213,6 +213,47 @@ def test_an_owner_that_was_replaced_and_went_on_is_a_second_owner(tmp_path: Path
     assert verdict(said, "ownership") == "fail"
 
 
+def taken_back(story: Story, while_void: Callable[[Story], None] = lambda story: None) -> Story:
+    """stage-1 went to w2, where nobody was served, and its source w1 goes on under an epoch above."""
+    story.run.note("w1", "endpoint.frozen", endpoint="stage-1", epoch=1, handover="0" * 16)
+    story.run.wait(MS)
+    story._arrive("w2", 2)
+    story.run.wait(MS)
+    while_void(story)
+    story.owner["stage-1"], story.epoch["stage-1"] = "w1", 3
+    story.run.note("w1", "endpoint.resumed", endpoint="stage-1", epoch=3, handover="0" * 16)
+    story.run.wait(MS)
+    story.run.note("w0", "binding.learned", endpoint="stage-1", epoch=3, owner="w1", via="announce")
+    for _ in range(3):
+        story.request()
+    story.run.note("w2", "endpoint.released", endpoint="stage-1", epoch=2, cause="fenced")
+    return story
+
+
+def test_a_source_that_goes_on_after_a_handover_that_served_nobody_is_the_one_owner(tmp_path: Path) -> None:
+    said = judge(finished(taken_back(begun())), tmp_path)
+    assert {name: one.verdict for name, one in said.items() if one.verdict == "fail"} == {}
+    assert verdict(said, "ownership") == "pass"
+
+
+def test_a_stream_that_was_served_by_both_sides_of_a_doubt_is_a_fail(tmp_path: Path) -> None:
+    def serve(story: Story) -> None:
+        story.write(story.streams[IN], 100)
+        story._note_message(story.streams[IN], "message.delivered", len(story.streams[IN].messages) - 1, "stage-1")
+
+    said = judge(finished(taken_back(begun(), serve)), tmp_path)
+    assert verdict(said, "ownership") == "fail"
+    assert "served twice" in str(said["ownership"].violations)
+
+
+def test_what_nobody_resumed_is_not_void(tmp_path: Path) -> None:
+    """Without the record of the source, an owner under a later epoch that skips one is what it looks like."""
+    story = taken_back(begun())
+    for records in story.run.journals.values():
+        records[:] = [one for one in records if one["event"] != "endpoint.resumed"]
+    assert check(finished(story).run.write(tmp_path / "run")).verdict != "pass"
+
+
 def test_a_handover_that_skips_an_epoch_is_a_fail(tmp_path: Path) -> None:
     story = begun()
     stream = story.streams[IN]

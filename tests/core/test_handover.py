@@ -164,21 +164,6 @@ def test_the_target_dies_before_the_commit_and_the_source_serves_on() -> None:
     assert cluster.seen(events.HandoverChanged, step="aborted", side="source")
 
 
-def test_the_target_dies_with_the_commit_in_doubt_and_the_streams_say_so() -> None:
-    cluster, stream = talking()
-    cluster.filters.append(lambda here, there, frame: frame.type != FrameType.COMMIT)
-    cluster.move("y", "c")
-    cluster.run(30 * MS)
-    assert cluster.seen(events.HandoverChanged, step="commit-sent")
-    cluster.kill("c")
-    cluster.run(2000 * MS)
-    assert cluster.owner("y") == ""
-    assert {(one.stream, one.side, one.cause) for one in cluster.endings} == {
-        (stream, "sender", "handover-in-doubt"),
-        (stream, "receiver", "handover-in-doubt"),
-    }
-
-
 def test_the_commit_is_lost_for_a_while_and_goes_through_later() -> None:
     cluster, stream = talking()
     blocked = [True]

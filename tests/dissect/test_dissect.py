@@ -14,6 +14,7 @@ from scapy.packet import Padding
 
 from connex.core import binding as codec_binding
 from connex.core import frames as codec
+from connex.core.fence import PROMISED, read_answer
 from testbed import dissect, frames
 from testbed.conversation import describe
 from tests.checkers.story import usual
@@ -46,6 +47,7 @@ BODIES: dict[int, Any] = {
     51: dissect.Commit(endpoint="stage-1"),
     52: dissect.Committed(endpoint="stage-1"),
     55: dissect.Abort(text="changed my mind"),
+    57: dissect.Fence(endpoint="stage-1", ends=[dissect.EndpointName(endpoint="sink")]),
 }
 
 
@@ -161,6 +163,19 @@ def test_a_join_reply_with_members_and_bindings() -> None:
     assert (layer.member_count, layer.binding_count) == (2, 1)
     assert layer.members[1].locator == b"[fd00::2]:7400"
     assert layer.bindings[0].endpoint == b"stage-1"
+
+
+def test_a_question_of_a_source_in_doubt_and_its_answer_as_the_codec_writes_them() -> None:
+    names = [dissect.EndpointName(endpoint=b"source"), dissect.EndpointName(endpoint=b"sink")]
+    question = bytes(dissect.Fence(endpoint=b"stage-1", ends=names))
+    assert question == codec.text("stage-1") + b"\0\2" + codec.text("source") + codec.text("sink")
+    reply = dissect.FenceReply(endpoint=b"stage-1", answer=1, known=BINDING, elsewhere=[BINDING])
+    answer = read_answer(codec.Frame(57, 1, payload=bytes(reply)))
+    assert (answer.endpoint, answer.answer) == ("stage-1", PROMISED)
+    assert answer.elsewhere == [answer.known]
+    assert answer.known.epoch == 3
+    data = bytes(dissect.Connex(type=57, flags=1, destination_epoch=4) / reply)
+    assert "promised: stage-1 epoch 3 at w1" in dissect.Connex(data).mysummary()[0]
 
 
 def test_frames_that_follow_each_other_are_told_apart() -> None:

@@ -8,24 +8,27 @@ from connex.core import frames
 from connex.core.binding import Binding
 from connex.core.context import Context
 from connex.core.credit import ReceiveCredit
-from connex.core.endpoint import Inbound
-from connex.core.errors import RemoteProtocolError
+from connex.core.endings import Endings
+from connex.core.endpoint import Endpoint, Inbound
+from connex.core.errors import RemoteProtocolError, ResetCause
 from connex.core.events import RegionReceived
 from connex.core.flow import Flow
 from connex.core.frames import BodyReader, Frame, FrameType
 from connex.core.handover import Handover, HandoverTable, Phase, transfer_route
 from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, TrafficClass
 from connex.core.moving import Moving
-from connex.core.routing import Routing
+from connex.core.routing import Promise, Routing
 from connex.core.state import (
     PEERS,
     REGION,
     STATE,
+    MovedStream,
     decode_peers,
     decode_region,
     decode_streams,
 )
 from connex.core.stream import ReceiveStream
+from connex.core.witness import Witnesses
 
 
 class Arrivals:
@@ -37,7 +40,9 @@ class Arrivals:
         routing: Routing,
         flow: Flow,
         moving: Moving,
+        endings: Endings,
         table: HandoverTable,
+        witnesses: Witnesses,
         peers: Callable[[NodeName], Peer | None],
         accepts: Callable[[EndpointName], str | None],
     ) -> None:
@@ -45,9 +50,12 @@ class Arrivals:
         self._routing = routing
         self._flow = flow
         self._moving = moving
+        self._endings = endings
         self._table = table
         self._peer = peers
         self._accepts = accepts
+        self._witnesses = witnesses
+        witnesses.on_settled = self._settled
         flow.on_transfer = self._record_received
 
     def prepare(self, node: NodeName, frame: Frame, now: int) -> None:
@@ -57,6 +65,10 @@ class Arrivals:
         peer = self._peer(node)
         if source != node or peer is None or not name:
             raise RemoteProtocolError(f"PREPARE of {name!r} in the name of {source!r} from {node!r}")
+        for older in list(self._table.all.values()):
+            if older.endpoint == name and older.peer.life == peer.life and older.phase is Phase.RECEIVING:
+                # A source has one handover of an endpoint at a time.
+                self.drop(older, f"{node} has begun another")
         known = self._routing.table.get(name)
         reason = self._accepts(name)
         if name in self._routing.owned:
@@ -139,6 +151,7 @@ class Arrivals:
             handover.state is None
             or into.receive.offset != frame.offset
             or (known is not None and known.epoch > handover.epoch)
+            or handover.endpoint in self._routing.promised
         ):
             self.drop(handover, "commit without the state it commits")
             self._table.send(handover.peer.node, FrameType.UNKNOWN, handover.id)
@@ -147,15 +160,29 @@ class Arrivals:
         self._context.timers.clear(("handover", handover.id, ""))
         self._moving.drop_transfer(handover.id)
         endpoint = self._routing.own(handover.endpoint, handover.epoch + 1, "handover", now)
-        endpoint.restricted = True
         for moved in handover.state:
-            self._moving.adopt(endpoint, moved, now)
+            keeps = self._inherit(moved)
+            stream = self._moving.adopt(endpoint, moved, now)
+            if not keeps:
+                text = f"{moved.peer.endpoint} has moved on already, which it was promised not to follow"
+                self._endings.give_up(stream, ResetCause.HANDOVER_IN_DOUBT, text, now)
+        self._witnesses.restrict(endpoint, handover.peer.life, handover.state, now)
         handover.state = None
         self._table.say(handover, "committed")
         nodes = {out.node for out in endpoint.outbound.values()} | {into.node for into in endpoint.inbound.values()}
         nodes |= {handover.peer.node, *self._context.scheduler.open_lanes()}
         self._routing.announce(endpoint.binding(self._context.me), nodes, now)
         self._table.repeat(handover, FrameType.COMMITTED, frames.text(handover.endpoint), now)
+
+    def _inherit(self, moved: MovedStream) -> bool:
+        """Keep what the node before promised for this stream; says whether that is still possible."""
+        promise = Promise(moved.promised, moved.peer.life)
+        if not moved.promised or promise.to == self._context.me.life:
+            return True
+        known = self._routing.table.get(moved.peer.endpoint)
+        if known is not None and known.epoch >= promise.epoch:
+            return False
+        return self._routing.promise(moved.peer.endpoint, promise)
 
     def released(self, handover: Handover, now: int) -> None:
         """The source knows: nothing is in doubt any more."""
@@ -164,7 +191,22 @@ class Arrivals:
         self._table.say(handover, "completed")
         endpoint = self._routing.owned.get(handover.endpoint)
         if endpoint is not None and endpoint.epoch == handover.epoch + 1:
-            endpoint.restricted = False
+            self._witnesses.lift(endpoint, now)
+
+    def _settled(self, endpoint: Endpoint, now: int) -> None:
+        """The source is gone, or can never take the endpoint back: it need not be waited for."""
+        for handover in list(self._table.all.values()):
+            if handover.endpoint == endpoint.name and handover.phase is Phase.COMMITTED:
+                self.released(handover, now)
+
+    def fenced(self, endpoint: Endpoint, now: int) -> None:
+        """The source has gone on itself, under a later epoch, or somebody else has: this arrival counts no more."""
+        for handover in list(self._table.all.values()):
+            if handover.endpoint == endpoint.name and handover.phase is Phase.COMMITTED:
+                self._table.settle(handover, FrameType.COMMITTED)
+                self._table.end(handover, False)
+                self._table.say(handover, "aborted", "fenced by a newer owner")
+        self._moving.release(endpoint)
 
     def drop(self, handover: Handover, text: str) -> None:
         """The target frees all it had received."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from connex.core.identity import EndpointName, NodeName
+from connex.core.identity import EndpointName, Life, NodeName
 
 
 class Binding(NamedTuple):
@@ -19,6 +19,11 @@ class Binding(NamedTuple):
     @property
     def gone(self) -> bool:
         return not self.node
+
+    @property
+    def life(self) -> Life:
+        """The life of the owner."""
+        return Life(self.node, self.incarnation)
 
 
 def newer(candidate: Binding, known: Binding | None) -> bool:

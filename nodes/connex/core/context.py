@@ -43,10 +43,11 @@ class Context:
         handover: int = 0,
         epoch: int = 0,
         destination: int = 0,
+        message: int = 0,
         offset: int = 0,
     ) -> None:
         """Queue a frame on the peer's CONTROL channel."""
-        self.post(node, Frame(kind, flags, _CONTROL, handover, 0, offset, 0, epoch, destination, body))
+        self.post(node, Frame(kind, flags, _CONTROL, handover, message, offset, 0, epoch, destination, body))
 
     def on_alarm(self, kind: str, handler: Callable[[Key, int], None]) -> None:
         """Who handles the deadlines whose key begins with ``kind``."""

@@ -1,16 +1,18 @@
 """A handover at its source: preparation, pre-copy, freeze, commit.
 
 The source is the authority until it sends COMMIT. From then on it does not serve again unless it has proof that the
-target never accepted: the target itself, in the same life, saying that it knows no such handover. If the target's
-life ends first, the streams are reset with that cause.
+target never accepted: the target itself, in the same life, saying that it knows no such handover, or its peers
+(``doubt.py``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from connex.core import frames
 from connex.core.context import Context
 from connex.core.endings import Endings
-from connex.core.endpoint import Endpoint, Outbound
+from connex.core.endpoint import Endpoint, Inbound, Outbound
 from connex.core.errors import LocalProtocolError, ResetCause
 from connex.core.events import EndpointThawed, FreezeRequested, RegionsWanted
 from connex.core.flow import Flow
@@ -18,6 +20,7 @@ from connex.core.frames import Buffer, FrameType
 from connex.core.handover import Handover, HandoverTable, Phase, transfer_route
 from connex.core.identity import HandoverId, Peer, TrafficClass
 from connex.core.moving import Moving
+from connex.core.opening import Opening
 from connex.core.routing import Routing
 from connex.core.state import (
     encode_peers,
@@ -35,6 +38,7 @@ class Departures:
         context: Context,
         routing: Routing,
         flow: Flow,
+        opening: Opening,
         moving: Moving,
         endings: Endings,
         table: HandoverTable,
@@ -45,7 +49,9 @@ class Departures:
         self._moving = moving
         self._endings = endings
         self._table = table
+        self.on_committed: Callable[[Handover, int], None] = _nobody
         flow.on_progress = self._transfer_progressed
+        opening.on_transfer_refused = self._transfer_refused
 
     def begin(self, endpoint: Endpoint, target: Peer, expected: int, hold: bool, now: int) -> HandoverId:
         if endpoint.handover is not None or endpoint.restricted:
@@ -79,7 +85,7 @@ class Departures:
     def cancel(self, ident: HandoverId, text: str, now: int) -> None:
         """Abort before the commit. Raises LocalProtocolError once COMMIT is out: then only the target knows."""
         handover = self._table.at_source(ident)
-        if handover.phase is Phase.COMMITTING:
+        if handover.phase in (Phase.COMMITTING, Phase.DOUBT):
             raise LocalProtocolError(
                 f"cancel the handover of {handover.endpoint}: its commit is already on the way to {handover.peer.node}"
             )
@@ -100,9 +106,11 @@ class Departures:
         """The application has stopped and its last regions are handed over: send the rest of the state."""
         handover = self._table.at_source(ident, Phase.FREEZING)
         endpoint = self._routing.owned[handover.endpoint]
-        record = encode_streams(
-            list(endpoint.outbound.values()), list(endpoint.inbound.values()), self._context.locators
-        )
+        outbound, inbound = list(endpoint.outbound.values()), list(endpoint.inbound.values())
+        promised = {name: promise.epoch for name, promise in self._routing.promised.items()}
+        record = encode_streams(outbound, inbound, self._context.locators, promised)
+        handover.ends = {stream.route.stream: {stream.other} for stream in endpoint.streams()}
+        handover.named = frozenset(stream.other for stream in endpoint.streams() if stream.node)
         handover.moved += len(record)
         self._flow.write(ident, record, now)
         handover.phase = Phase.TRANSFER
@@ -129,13 +137,21 @@ class Departures:
         elif handover.phase is Phase.TRANSFER:
             handover.phase = Phase.COMMITTING
             self._table.say(handover, "commit-sent")
-            self._table.repeat(
-                handover,
-                FrameType.COMMIT,
-                frames.text(handover.endpoint),
-                now,
-                offset=stream.send.next_offset,
-            )
+            body = frames.text(handover.endpoint)
+            self._table.repeat(handover, FrameType.COMMIT, body, now, offset=stream.send.next_offset)
+
+    def send_commit(self, handover: Handover) -> None:
+        """Ask the target once more."""
+        assert isinstance(handover.stream, Outbound)
+        self._context.control(
+            handover.peer.node,
+            FrameType.COMMIT,
+            frames.text(handover.endpoint),
+            handover=handover.id,
+            epoch=handover.epoch,
+            destination=handover.epoch + 1,
+            offset=handover.stream.send.next_offset,
+        )
 
     def _want_regions(self, handover: Handover) -> None:
         handover.final = -1
@@ -152,6 +168,11 @@ class Departures:
         handover = self._table.all.get(stream.route.stream)
         if handover is not None:
             self._advance(handover, now)
+
+    def _transfer_refused(self, stream: Outbound, now: int) -> None:
+        handover = self._table.all.get(stream.route.stream)
+        if handover is not None and handover.phase not in (Phase.COMMITTING, Phase.DOUBT):
+            self.abort(handover, f"{handover.peer.node} has given the handover up", now)
 
     def prepared(self, handover: Handover, now: int) -> None:
         if handover.phase is not Phase.PREPARING:
@@ -176,7 +197,7 @@ class Departures:
         self._want_regions(handover)
 
     def committed(self, handover: Handover, now: int) -> None:
-        if handover.phase is not Phase.COMMITTING:
+        if handover.phase not in (Phase.COMMITTING, Phase.DOUBT):
             return
         self._table.settle(handover, FrameType.COMMIT)
         self._table.say(handover, "committed")
@@ -187,6 +208,7 @@ class Departures:
         self._table.end(handover, True)
         self._table.say(handover, "completed")
         self._table.repeat(handover, FrameType.RELEASE, b"", now)
+        self.on_committed(handover, now)
 
     def abort(self, handover: Handover, text: str, now: int, tell: bool = True) -> None:
         """The source serves on. Only ever called with COMMIT not sent, or proof that it was not accepted."""
@@ -204,22 +226,33 @@ class Departures:
             self._context.emit(EndpointThawed(endpoint.name, endpoint.epoch, handover.id))
         endpoint.handover = None
 
-    def give_up(self, handover: Handover, text: str, now: int) -> None:
-        """The commit is in doubt and nobody is left who could say: better ended, with the cause, than served twice."""
-        self._table.settle(handover, FrameType.COMMIT)
+    def resume(self, handover: Handover, given_up: list[Outbound | Inbound], text: str, now: int) -> None:
+        """The target has served nobody and never will: go on here, but without the streams for which nobody could
+        say so.
+        """
         endpoint = self._routing.owned[handover.endpoint]
+        self._table.repeat(handover, FrameType.ABORT, frames.text("the source goes on", 2), now, most=10)
         self._table.end(handover, False)
-        self._table.say(handover, "doubt", text)
-        self._endings.end_all(endpoint, ResetCause.HANDOVER_IN_DOUBT, text, now)
-        self._routing.disown(endpoint, "doubt")
+        self._table.say(handover, "aborted", "its target never served")
+        self._moving.renew(endpoint, handover.id, now)
+        for stream in given_up:
+            self._endings.give_up(stream, ResetCause.HANDOVER_IN_DOUBT, text, now)
+        self._moving.thaw(endpoint, now)
+        self._context.emit(EndpointThawed(endpoint.name, endpoint.epoch, handover.id))
+        nodes = [handover.peer.node, *self._context.scheduler.open_lanes()]
+        self._routing.announce(endpoint.binding(self._context.me), nodes, now)
 
     def fenced(self, endpoint: Endpoint, now: int) -> None:
         """A newer owner of an endpoint that was being moved from here: the handover is void."""
         handover = self._table.all.get(endpoint.handover) if endpoint.handover is not None else None
         if handover is None:
             return
-        if handover.phase is Phase.COMMITTING:
+        if handover.phase in (Phase.COMMITTING, Phase.DOUBT):
             self.committed(handover, now)
         else:
             endpoint.handover = None
             self.abort(handover, "fenced by a newer owner", now)
+
+
+def _nobody(*_: object) -> None:
+    """Until somebody listens."""

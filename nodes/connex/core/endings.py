@@ -14,9 +14,10 @@ from connex.core.events import (
 )
 from connex.core.frames import BodyReader, Flag, Frame, FrameType
 from connex.core.identity import NodeName, Peer, StreamId
+from connex.core.memory import remember
 from connex.core.refusals import RECEIVER, SENDER, Refusals
 from connex.core.routing import Routing
-from connex.core.table import Ended, StreamTable, remember
+from connex.core.table import Ended, StreamTable
 from connex.core.timers import Key
 
 
@@ -74,6 +75,13 @@ class Endings:
             self._refusals.send_reset(
                 into.node, RECEIVER, into.route.stream, into.route.traffic_class, cause, text, into.epoch, now
             )
+
+    def give_up(self, stream: Outbound | Inbound, cause: ResetCause, text: str, now: int) -> None:
+        """Reset one side of a stream."""
+        if isinstance(stream, Outbound):
+            self.end_outbound(stream, cause, text, now)
+        else:
+            self.end_inbound(stream, cause, text, now)
 
     def close_outbound(self, out: Outbound) -> None:
         self._table.drop_outbound(out)

@@ -13,7 +13,7 @@ from connex.core.config import Config
 from connex.core.credit import ReceiveCredit
 from connex.core.errors import ResetCause
 from connex.core.frames import MAGIC, VERSION, Buffer, Flag, FrameType
-from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, StreamId, TrafficClass
+from connex.core.identity import EndpointName, HandoverId, Life, NodeName, Peer, StreamId, TrafficClass
 from connex.core.stream import ReceiveStream, SendStream
 
 _FIELDS = Struct(">HBBBBHIQQQQII")
@@ -34,25 +34,47 @@ class Route(NamedTuple):
     label: str
 
 
+class Restriction:
+    """What holds for an endpoint that has arrived while its source may still prove that it never did."""
+
+    __slots__ = ("named", "seen", "source")
+
+    def __init__(self, source: Life, named: frozenset[Life], me: Life) -> None:
+        self.source = source
+        self.named = named
+        """The lives at the other ends of the streams that STATE names: those that the source will ask."""
+        self.seen = {me}
+        """The lives that are known to follow the new epoch: streams with them are served."""
+
+
 class Endpoint:
     """An endpoint that this node owns under ``epoch``."""
 
-    __slots__ = ("epoch", "frozen", "handover", "inbound", "name", "outbound", "restricted")
+    __slots__ = ("epoch", "frozen", "handover", "in_doubt", "inbound", "name", "outbound", "restriction")
 
     def __init__(self, name: EndpointName, epoch: int) -> None:
         self.name = name
         self.epoch = epoch
         self.frozen = False
-        self.restricted = False
-        """After a handover, until the source knows of the commit: only the streams that moved are served (trap (a) of
-        the design).
+        self.in_doubt = False
+        """A handover's commit is in doubt: it may be long until the endpoint serves again, here or elsewhere."""
+        self.restriction: Restriction | None = None
+        """After a handover, until the source knows of the commit: only streams that moved are served (trap (a) of the
+        design), and each only once its other end has seen the new epoch.
         """
         self.handover: HandoverId | None = None
         self.outbound: dict[StreamId, Outbound] = {}
         self.inbound: dict[StreamId, Inbound] = {}
 
+    @property
+    def restricted(self) -> bool:
+        return self.restriction is not None
+
     def binding(self, me: Peer) -> Binding:
         return Binding(self.name, self.epoch, me.node, me.incarnation, me.locator)
+
+    def streams(self) -> list[Outbound | Inbound]:
+        return [*self.outbound.values(), *self.inbound.values()]
 
 
 class Outbound:
@@ -112,6 +134,11 @@ class Outbound:
         self.probe = None
         self.orphaned = None
         self.send.rewind()
+
+    @property
+    def other(self) -> Life:
+        """The life that is believed to own the other end."""
+        return Life(self.node, self.incarnation)
 
     def wants_to_send(self, now: int) -> bool:
         return (
@@ -223,3 +250,8 @@ class Inbound:
         self.acknowledged = False
         self.orphaned = None
         self.gap = -1
+
+    @property
+    def other(self) -> Life:
+        """The life that is believed to own the other end."""
+        return Life(self.node, self.incarnation)

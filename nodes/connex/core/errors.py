@@ -56,7 +56,7 @@ class StreamReset(ConnexError):
 
 
 class HandoverFailed(ConnexError):
-    """A planned handover was aborted (the source serves on) or ended in doubt (it does not)."""
+    """A planned handover was aborted, and the source serves on."""
 
 
 class ChannelRefused(ConnexError):

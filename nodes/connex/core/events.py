@@ -51,6 +51,28 @@ class EndpointReleased(NamedTuple):
     cause: str
 
 
+class EndpointResumed(NamedTuple):
+    """A handover in doubt has ended here: it never came to its target, and the endpoint goes on here under a new epoch.
+
+    Streams whose other end could not promise have been reset.
+    """
+
+    endpoint: EndpointName
+    epoch: int
+    handover: HandoverId
+
+
+class FenceChanged(NamedTuple):
+    """This node promised a source in doubt not to follow ``epoch`` (``promised``); the source has said how the doubt
+    ended (``lifted``); or the source is taken for dead, and the streams concerned were reset (``broken``).
+    """
+
+    endpoint: EndpointName
+    epoch: int
+    source: NodeName
+    step: str
+
+
 class RegionReceived(NamedTuple):
     """Part of a state region has arrived for a handover that is not committed yet (target only)."""
 
@@ -168,6 +190,8 @@ Event = (
     | FreezeRequested
     | EndpointThawed
     | EndpointReleased
+    | EndpointResumed
+    | FenceChanged
     | RegionReceived
     | HandoverChanged
     | RegionsWanted

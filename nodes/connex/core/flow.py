@@ -15,7 +15,7 @@ from connex.core.events import (
     SendSpace,
 )
 from connex.core.frames import Buffer, Flag, Frame
-from connex.core.identity import NodeName, Peer, StreamId, TrafficClass
+from connex.core.identity import EndpointName, NodeName, Peer, StreamId, TrafficClass
 from connex.core.opening import Opening
 from connex.core.refusals import DESTINATION_MOVED, SENDER_MOVED, Refusals
 from connex.core.routing import Routing
@@ -61,12 +61,14 @@ class Flow:
         """Called when a transfer stream has a complete record."""
         self.on_progress: Callable[[Outbound, int], None] = _nobody
         """Called when a transfer stream was acknowledged further."""
+        self.on_addressed: Callable[[EndpointName, NodeName, int], bool] = _nobody_serves
+        """Called when a frame comes for a stream that is not served; says whether it is served now."""
         context.on_alarm("ack", self._ack_due)
         context.on_alarm("progress", self._progress_due)
 
     def write(self, stream: StreamId, payload: Buffer, now: int) -> int:
         out = self._table.own(stream)
-        if out.blocked:
+        if out.blocked and self._routing.owned[out.route.sender].frozen:
             raise LocalProtocolError(
                 f"send on stream {stream:016x}: endpoint {out.route.sender} is frozen by a handover"
             )
@@ -180,6 +182,8 @@ class Flow:
                 self._routing.learn(Binding(out.route.receiver, frame.sender_epoch, *peer), "frame", now)
         if frame.sender_epoch != out.peer_epoch or node != out.node:
             return
+        if out.blocked and frame.destination_epoch == out.sender_epoch:
+            self.on_addressed(out.route.sender, node, now)
         if len(frame.payload) != LIMIT.size:
             raise RemoteProtocolError(
                 f"acknowledgement with a body of {len(frame.payload)} bytes: expected {LIMIT.size}"
@@ -220,14 +224,14 @@ class Flow:
         if frame.destination_epoch != into.epoch:
             self._refusals.refuse(node, frame, "stale-destination", into.epoch, into.route.receiver, DESTINATION_MOVED)
             return False
-        if not into.serving:
-            return False
         if frame.sender_epoch > into.peer_epoch:
             peer = self._peer(node)
             if peer is not None:
                 self._routing.learn(Binding(into.route.sender, frame.sender_epoch, *peer), "frame", now)
         if frame.sender_epoch == into.peer_epoch and node == into.node:
-            return True
+            return into.serving or (self.on_addressed(into.route.receiver, node, now) and into.serving)
+        if not into.serving:
+            return False
         self._refusals.refuse(node, frame, "stale-sender", into.epoch, into.route.sender, SENDER_MOVED)
         return False
 
@@ -263,3 +267,7 @@ class Flow:
 
 def _nobody(*_: object) -> None:
     """Until somebody listens."""
+
+
+def _nobody_serves(*_: object) -> bool:
+    return False

@@ -44,6 +44,7 @@ class FrameType(IntEnum):
     RELEASED = 54
     ABORT = 55
     UNKNOWN = 56
+    FENCE = 57
 
 
 _new = tuple.__new__

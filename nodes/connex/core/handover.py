@@ -9,7 +9,7 @@ from connex.core.endpoint import Inbound, Outbound, Route
 from connex.core.errors import LocalProtocolError
 from connex.core.events import HandoverChanged
 from connex.core.frames import Buffer, Flag, FrameType
-from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, TrafficClass
+from connex.core.identity import EndpointName, HandoverId, Life, NodeName, Peer, StreamId, TrafficClass
 from connex.core.moving import Moving
 from connex.core.state import (
     MovedStream,
@@ -19,7 +19,7 @@ _REMEMBERED = 1024
 
 
 class Phase(Enum):
-    """Where a handover stands, at its source (the first six) or its target."""
+    """Where a handover stands, at its source (the first seven) or its target."""
 
     PREPARING = "preparing"
     PRECOPY = "precopy"
@@ -27,6 +27,7 @@ class Phase(Enum):
     FREEZING = "freezing"
     TRANSFER = "transfer"
     COMMITTING = "committing"
+    DOUBT = "doubt"
     RECEIVING = "receiving"
     COMMITTED = "committed"
 
@@ -36,11 +37,13 @@ class Handover:
 
     __slots__ = (
         "endpoint",
+        "ends",
         "epoch",
         "final",
         "hold",
         "id",
         "moved",
+        "named",
         "peer",
         "phase",
         "rounds",
@@ -65,6 +68,15 @@ class Handover:
         self.moved = 0
         self.stream: Outbound | Inbound | None = None
         self.state: list[MovedStream] | None = None
+        self.named: frozenset[Life] = frozenset()
+        """At the source: the lives that STATE names as the other ends of streams, which the target knows."""
+        self.ends: dict[StreamId, set[Life]] = {}
+        """At the source: who may own the other end of each stream that STATE names, so far as is known."""
+
+    @property
+    def may_be_gone(self) -> bool:
+        """At the source: whether the endpoint's state is out of its hands already."""
+        return self.phase in (Phase.TRANSFER, Phase.COMMITTING, Phase.DOUBT)
 
 
 class HandoverTable:

@@ -20,9 +20,20 @@ class TrafficClass(IntEnum):
     KV = 3
 
 
+class Life(NamedTuple):
+    """One life of a node: its name and the number drawn at its start."""
+
+    node: NodeName
+    incarnation: int
+
+
 class Peer(NamedTuple):
-    """One life of a node: its name, the number drawn at its start, and where it is reached (``host:port``)."""
+    """One life of a node, and where it is reached (``host:port``)."""
 
     node: NodeName
     incarnation: int
     locator: str
+
+    @property
+    def life(self) -> Life:
+        return Life(self.node, self.incarnation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 from connex.core import frames
@@ -10,7 +11,8 @@ from connex.core.context import Context
 from connex.core.errors import RemoteProtocolError, ResetCause
 from connex.core.events import ChannelWanted, PeerChanged
 from connex.core.frames import BodyReader, Flag, Frame, FrameType
-from connex.core.identity import NodeName, Peer, TrafficClass
+from connex.core.identity import Life, NodeName, Peer, TrafficClass
+from connex.core.memory import remember
 from connex.core.routing import Routing
 from connex.core.timers import Key
 
@@ -18,6 +20,16 @@ ALIVE, LEAVING, LEFT, DEAD = 1, 2, 3, 4
 _JOIN_RETRY = 1_000_000_000
 _TICK: Key = ("tick", "", "")
 _EXCHANGE: Key = ("exchange", "", "")
+
+
+class Standing(Enum):
+    """What is known of one life of a node."""
+
+    THERE = "there"
+    SILENT = "silent"
+    """Taken for dead, or never met: it may still live, cut off from here."""
+    OVER = "over"
+    """It has ended for certain: the node has left, or lives another life."""
 
 
 class Member(NamedTuple):
@@ -47,7 +59,7 @@ class Membership:
     that control traffic follows the work and not the number of nodes.
     """
 
-    def __init__(self, context: Context, routing: Routing, watched: Callable[[], set[NodeName]]) -> None:
+    def __init__(self, context: Context, routing: Routing, watched: Callable[[], set[Life]]) -> None:
         self._context = context
         self._routing = routing
         self._watched = watched
@@ -55,6 +67,10 @@ class Membership:
         self.on_joined: Callable[[int], None] = _nobody
         self.members: dict[NodeName, Member] = {}
         self._lives: dict[NodeName, _Life] = {}
+        self._over: dict[Life, None] = {}
+        """Lives that were followed by another."""
+        self._strangers: dict[Life, int] = {}
+        """Lives watched that are not those met, and since when."""
         self._seeds: dict[str, bool] = {}
         """Locators to join at, and whether an attempt has failed since."""
         self.joining = False
@@ -78,6 +94,16 @@ class Membership:
         life = self._lives.get(node)
         return life.state if life is not None else ""
 
+    def standing(self, life: Life) -> Standing:
+        if life.node == self._context.me.node:
+            return Standing.THERE if life == self._context.me.life else Standing.OVER
+        if life in self._over:
+            return Standing.OVER
+        known = self._lives.get(life.node)
+        if known is None or known.peer.life != life or known.state == "dead":
+            return Standing.SILENT
+        return Standing.OVER if known.state == "left" else Standing.THERE
+
     def heard(self, node: NodeName, now: int) -> None:
         life = self._lives.get(node)
         if life is not None:
@@ -89,6 +115,7 @@ class Membership:
         """A channel to this life of the peer is open: an earlier life of it is over."""
         life = self._lives.get(peer.node)
         if life is not None and life.peer.incarnation != peer.incarnation:
+            remember(self._over, life.peer.life, None)
             self._lose(life, ResetCause.OWNER_RESTARTED, f"{peer.node} has restarted", now)
             life = None
         self._context.locators[peer.node] = peer.locator
@@ -124,9 +151,11 @@ class Membership:
         config = self._context.config
         stalled = now - self._ticked_at > config.suspect_after
         self._ticked_at = now
-        watched = self._watched() - {self._context.me.node, ""}
+        lives = self._watched()
+        self._find_strangers(lives, now)
+        watched = {life.node for life in lives} - {self._context.me.node, ""}
         fresh, self._watching = watched - self._watching, watched
-        for node in watched:
+        for node in sorted(watched):
             life = self._lives.get(node)
             if life is None:
                 member = self.members.get(node)
@@ -154,6 +183,23 @@ class Membership:
                 self._context.control(node, FrameType.HEARTBEAT, frames.number(now, 8) + bytes(8))
         if watched:
             self._context.timers.set(_TICK, now + config.heartbeat)
+
+    def _find_strangers(self, watched: set[Life], now: int) -> None:
+        """Streams may lead to a life that this node never met, told by whoever knew it. If another life of that node is
+        heard all the while, the one they lead to is over.
+        """
+        strangers = {
+            life: self._strangers.get(life, now)
+            for life in sorted(watched)
+            if life.node in self._lives and self._lives[life.node].peer.life != life
+        }
+        self._strangers = strangers
+        for life, since in strangers.items():
+            met = self._lives[life.node]
+            if met.state == "alive" and met.heard_at - since >= self._context.config.dead_after:
+                remember(self._over, life, None)
+                text = f"{life.node} has restarted"
+                self.on_lost(Peer(*life, met.peer.locator), ResetCause.OWNER_RESTARTED, text, now)
 
     def receive_heartbeat(self, node: NodeName, frame: Frame) -> None:
         if not frame.flags & Flag.REPLY:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from connex.core.context import Context
 from connex.core.credit import ReceiveCredit
-from connex.core.endpoint import Endpoint, Inbound, Outbound
+from connex.core.endpoint import NEVER, Endpoint, Inbound, Outbound
 from connex.core.events import (
     MessageReady,
     SendSpace,
     StreamMoved,
 )
 from connex.core.frames import Flag
-from connex.core.identity import StreamId
+from connex.core.identity import HandoverId, StreamId
+from connex.core.memory import remember
 from connex.core.opening import Opening
 from connex.core.routing import Routing
 from connex.core.state import MovedStream
 from connex.core.stream import ReceiveStream, SendStream
-from connex.core.table import StreamTable, remember
+from connex.core.table import StreamTable
 
 
 class Moving:
@@ -42,6 +43,7 @@ class Moving:
     def thaw(self, endpoint: Endpoint, now: int) -> None:
         """Go on after a handover that was aborted: ask senders again for what was turned away meanwhile."""
         endpoint.frozen = False
+        endpoint.in_doubt = False
         endpoint.handover = None
         for out in endpoint.outbound.values():
             out.blocked = False
@@ -55,6 +57,37 @@ class Moving:
             for _ in range(into.receive.ready):
                 self._context.emit(MessageReady(into.route.stream))
 
+    def renew(self, endpoint: Endpoint, handover: HandoverId, now: int) -> None:
+        """Own on, still frozen, under an epoch that is nobody else's: the next one may have been another node's."""
+        epoch = endpoint.epoch + 2
+        for out in endpoint.outbound.values():
+            out.sender_epoch = epoch
+            out.confirmed_at = NEVER
+            out.probe = None
+            out.send.rewind()
+        for into in endpoint.inbound.values():
+            into.epoch = epoch
+        self._routing.renew(endpoint, epoch, handover, now)
+
+    def serve(self, endpoint: Endpoint, now: int) -> None:
+        """Let those streams of an endpoint that has arrived go on whose other end may be served."""
+        restriction = endpoint.restriction
+        for out in endpoint.outbound.values():
+            if out.blocked and (restriction is None or out.other in restriction.seen):
+                out.blocked = False
+                self._table.offer(out, now)
+                if out.waiting:
+                    out.waiting = False
+                    self._context.emit(SendSpace(out.route.stream))
+        for into in endpoint.inbound.values():
+            if not into.serving and (restriction is None or into.other in restriction.seen):
+                into.serving = True
+                for _ in range(into.receive.ready):
+                    self._context.emit(MessageReady(into.route.stream))
+        if restriction is None:
+            for out in [one for one in endpoint.outbound.values() if not one.opened]:
+                self._opening.send_open(out, now)
+
     def release(self, endpoint: Endpoint) -> None:
         """Forget the endpoint's streams: they go on elsewhere, and late frames of theirs are sent there."""
         for out in list(endpoint.outbound.values()):
@@ -64,8 +97,8 @@ class Moving:
             self._table.drop_inbound(into)
             remember(self._table.moved_inbound, into.route.stream, endpoint.name)
 
-    def adopt(self, endpoint: Endpoint, moved: MovedStream, now: int) -> None:
-        """Take over one stream of an endpoint that has just arrived."""
+    def adopt(self, endpoint: Endpoint, moved: MovedStream, now: int) -> Outbound | Inbound:
+        """Take over one stream of an endpoint that has just arrived; ``serve`` lets it go on."""
         route = moved.route
         config = self._context.config
         (self._table.moved_outbound if moved.outbound else self._table.moved_inbound).pop(route.stream, None)
@@ -78,6 +111,7 @@ class Moving:
             )
             out = Outbound(route, send, endpoint.epoch, config)
             out.opened = moved.opened
+            out.blocked = True
             self._table.add_outbound(endpoint, out)
         else:
             receive = ReceiveStream.restore(config.message, moved.message, moved.offset, moved.held, moved.fin)
@@ -87,6 +121,7 @@ class Moving:
                 ReceiveCredit(config.classes[route.traffic_class].window, moved.limit),
                 endpoint.epoch,
             )
+            into.serving = False
             if receive.finished:
                 into.finished_at = now
                 self._context.timers.set(("linger", route.stream, ""), now + config.dead_after)
@@ -114,13 +149,12 @@ class Moving:
                     self._opening.send_open(out, now)
             else:
                 self._opening.find_receiver(out, now)
-        else:
-            if peer is not None:
-                into.point_at(peer)
-            self._table.acknowledge(into)
-            into.acknowledged = False
-            for _ in range(receive.ready):
-                self._context.emit(MessageReady(route.stream))
+            return out
+        if peer is not None:
+            into.point_at(peer)
+        self._table.acknowledge(into)
+        into.acknowledged = False
+        return into
 
     def add_transfer(self, stream: Outbound | Inbound) -> None:
         """Carry the transfer stream of a handover."""

@@ -14,15 +14,17 @@ from connex.core.binding import Binding
 from connex.core.config import Config
 from connex.core.context import Context
 from connex.core.departure import Departures
+from connex.core.doubt import Doubts
 from connex.core.endings import Endings
 from connex.core.errors import LocalProtocolError, RemoteProtocolError, ResetCause, UnknownEndpoint
 from connex.core.events import Event
 from connex.core.express import Express
+from connex.core.fence import Fences
 from connex.core.flow import Flow, Message
-from connex.core.frames import Buffer, Frame, FrameType
+from connex.core.frames import Buffer, Flag, Frame, FrameType
 from connex.core.handover import Handover, HandoverTable
 from connex.core.handovers import Handovers
-from connex.core.identity import EndpointName, HandoverId, NodeName, Peer, StreamId, TrafficClass
+from connex.core.identity import EndpointName, HandoverId, Life, NodeName, Peer, StreamId, TrafficClass
 from connex.core.membership import Member, Membership
 from connex.core.moving import Moving
 from connex.core.opening import Opening
@@ -31,6 +33,7 @@ from connex.core.routing import Routing
 from connex.core.scheduler import Outgoing
 from connex.core.stream import Allocate
 from connex.core.table import StreamTable
+from connex.core.witness import Witnesses
 
 _DATA = FrameType.DATA
 _ACK = FrameType.ACK
@@ -62,15 +65,17 @@ class Node:
         self._express = Express(context, table)
         self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life)
         moving = Moving(context, routing, table, opening)
+        self._membership = membership = Membership(context, routing, self._watched)
+        self._witnesses = witnesses = Witnesses(context, routing, moving, membership)
         self._handover_table = handovers = HandoverTable(context, moving)
-        self._handovers = Handovers(
-            context,
-            handovers,
-            Departures(context, routing, flow, moving, endings, handovers),
-            Arrivals(context, routing, flow, moving, handovers, self._life, accepts),
-        )
-        self._membership = Membership(self._context, self._routing, self._watched)
-        self._routing.on_learned = self._opening.learned
+        self._fences = fences = Fences(context, routing, table, endings, handovers, self._life)
+        source = Departures(context, routing, flow, opening, moving, endings, handovers)
+        target = Arrivals(context, routing, flow, moving, endings, handovers, witnesses, self._life, accepts)
+        self._doubts = doubts = Doubts(context, routing, handovers, source, fences, membership)
+        self._handovers = Handovers(context, routing, handovers, source, target, doubts, self._life)
+        self._flow.on_addressed = witnesses.addressed
+        self._routing.on_learned = self._learned
+        self._routing.on_seen = witnesses.seen
         self._routing.on_fenced = self._fenced
         self._membership.on_lost = self._lost
         self._membership.on_joined = self._joined
@@ -87,6 +92,7 @@ class Node:
             FrameType.STALE: self._opening.receive_stale,
             FrameType.ANNOUNCE: self._routing.receive_announce,
             FrameType.RESOLVE: self._routing.receive_resolve,
+            FrameType.FENCE: self._receive_fence,
             **dict.fromkeys(_HANDOVER_TYPES, self._handovers.receive),
         }
 
@@ -272,7 +278,8 @@ class Node:
     def leave(self, now: int) -> None:
         """End what is still hosted here and say goodbye. Hand endpoints over before, so that nothing is left to end."""
         for endpoint in list(self._routing.owned):
-            self.end(endpoint, now)
+            if not self._handovers.in_doubt(endpoint):
+                self.end(endpoint, now)
         self._left = True
         self._membership.leave(now)
 
@@ -397,18 +404,32 @@ class Node:
             )
         return hosted
 
-    def _watched(self) -> set[NodeName]:
-        nodes = {out.node for out in self._table.outbound.values()}
-        nodes |= {into.node for into in self._table.inbound.values()}
-        nodes |= {handover.peer.node for handover in self._handover_table.all.values()}
-        return nodes
+    def _watched(self) -> set[Life]:
+        lives = {out.other for out in self._table.outbound.values()}
+        lives |= {into.other for into in self._table.inbound.values()}
+        lives |= self._fences.lives()
+        for handover in self._handover_table.all.values():
+            lives.add(handover.peer.life)
+            lives = lives.union(*handover.ends.values())
+        return lives
+
+    def _learned(self, binding: Binding, now: int) -> None:
+        self._opening.learned(binding, now)
+        self._witnesses.moved(binding.endpoint, now)
 
     def _fenced(self, endpoint: Any, now: int) -> None:
         self._handovers.source.fenced(endpoint, now)
         if endpoint.name in self._routing.owned:
-            self._endings.end_all(endpoint, ResetCause.FENCED, f"{endpoint.name} has a newer owner", now, tell=False)
+            self._handovers.target.fenced(endpoint, now)
+
+    def _receive_fence(self, node: NodeName, frame: Frame, now: int) -> None:
+        if frame.flags & Flag.REPLY:
+            self._doubts.answered(node, frame, now)
+        else:
+            self._fences.receive(node, frame, now)
 
     def _lost(self, peer: Peer, cause: ResetCause, text: str, now: int) -> None:
+        self._fences.lost(peer, text, now)
         self._handovers.lost(peer, text, now)
         self._opening.lost(peer, cause, now)
 

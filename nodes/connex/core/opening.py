@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from connex.core import frames
 from connex.core.binding import Binding
 from connex.core.context import Context
@@ -37,6 +39,8 @@ class Opening:
         self._table = table
         self._refusals = refusals
         self._endings = endings
+        self.on_transfer_refused: Callable[[Outbound, int], None] = _nobody
+        """Called when the other node knows no such transfer stream."""
         context.on_alarm("resolve", self._resolve_due)
 
     def open(
@@ -98,6 +102,17 @@ class Opening:
         ended = self._table.ended_inbound.get(frame.stream)
         if ended is not None:
             self._refusals.answer_ended(node, frame, ended)
+        elif endpoint.in_doubt:
+            # Silence here could last for ever; a sender that is told so can try again.
+            self._refusals.send_reset(
+                node,
+                RECEIVER,
+                frame.stream,
+                traffic_class,
+                ResetCause.HANDOVER_IN_DOUBT,
+                f"a handover of {receiver} is in doubt",
+                endpoint.epoch,
+            )
         elif endpoint.frozen or endpoint.restricted:
             return
         elif frame.offset or frame.message:
@@ -139,9 +154,14 @@ class Opening:
         binding, refused = body.binding(), body.number(1)
         body.finish()
         if binding.epoch:
+            self._routing.told(node, binding)
             self._routing.learn(binding, "stale", now)
         out = self._table.outbound.get(frame.stream)
-        if out is None or not out.route.receiver or refused != DESTINATION_MOVED:
+        if out is None or refused != DESTINATION_MOVED:
+            return
+        if not out.route.receiver:
+            if out.node == node:
+                self.on_transfer_refused(out, now)
             return
         if out.node == node and out.peer_epoch == frame.destination_epoch:
             # The node believed to own the receiver does not, and knows no better.
@@ -264,3 +284,7 @@ class Opening:
         self._context.emit(
             StreamOpened(route.stream, "sender", route.sender, route.receiver, route.traffic_class, route.label)
         )
+
+
+def _nobody(*_: object) -> None:
+    """Until somebody listens."""

@@ -40,6 +40,8 @@ class MovedStream(NamedTuple):
     fin: tuple[int, int] | None
     opened: bool
     fin_acknowledged: bool
+    promised: int
+    """The epoch of the other end that must not be followed (``fence.py``); 0 if none."""
     held: list[Held]
 
 
@@ -93,8 +95,15 @@ def decode_peers(record: Buffer) -> list[tuple[Binding, TrafficClass]]:
     return peers
 
 
-def encode_streams(outbound: list[Outbound], inbound: list[Inbound], locators: dict[NodeName, str]) -> bytes:
-    """The STATE record of an endpoint; ``locators`` says where the nodes at the other ends are reached."""
+def encode_streams(
+    outbound: list[Outbound],
+    inbound: list[Inbound],
+    locators: dict[NodeName, str],
+    promised: dict[EndpointName, int],
+) -> bytes:
+    """The STATE record of an endpoint; ``locators`` says where the nodes at the other ends are reached, ``promised``
+    which epochs of them must not be followed.
+    """
     parts = [b"\x02", frames.number(len(outbound) + len(inbound), 4)]
     for out in outbound:
         send = out.send
@@ -105,14 +114,30 @@ def encode_streams(outbound: list[Outbound], inbound: list[Inbound], locators: d
         )
         peer = Binding(out.route.receiver, out.peer_epoch, out.node, out.incarnation, locators.get(out.node, ""))
         cursor = (send.acknowledged_message, send.acknowledged_offset, send.limit)
-        parts += _stream(out.route, _OUTBOUND, out.route.receiver, peer, cursor, flags, send.fin, send.unacknowledged())
+        parts += _stream(
+            out.route,
+            _OUTBOUND,
+            peer,
+            cursor,
+            flags,
+            send.fin,
+            promised.get(out.route.receiver, 0),
+            send.unacknowledged(),
+        )
     for into in inbound:
         receive = into.receive
         flags = (_FIN if receive.fin else 0) | _OPENED | (_FIN_ACKNOWLEDGED if receive.finished else 0)
         peer = Binding(into.route.sender, into.peer_epoch, into.node, into.incarnation, locators.get(into.node, ""))
         cursor = (receive.message, receive.offset, into.credit.limit)
         parts += _stream(
-            into.route, _INBOUND, into.route.sender, peer, cursor, flags, receive.fin, receive.undelivered()
+            into.route,
+            _INBOUND,
+            peer,
+            cursor,
+            flags,
+            receive.fin,
+            promised.get(into.route.sender, 0),
+            receive.undelivered(),
         )
     return b"".join(parts)
 
@@ -120,24 +145,25 @@ def encode_streams(outbound: list[Outbound], inbound: list[Inbound], locators: d
 def _stream(
     route: Route,
     side: int,
-    other: EndpointName,
     peer: Binding,
     cursor: tuple[int, int, int],
     flags: int,
     fin: tuple[int, int] | None,
+    promised: int,
     held: list[Held],
 ) -> list[bytes]:
     fin_message, fin_offset = fin or (0, 0)
     parts = [
         frames.number(route.stream, 8),
         bytes((side, route.traffic_class)),
-        frames.text(other),
+        frames.text(peer.endpoint),
         frames.text(route.label),
         frames.binding(peer),
         *(frames.number(value, 8) for value in cursor),
         bytes((flags,)),
         frames.number(fin_offset, 8),
         frames.number(fin_message, 8),
+        frames.number(promised, 4),
         frames.number(len(held), 4),
     ]
     for number, start, end, payload in held:
@@ -163,6 +189,7 @@ def _decode_stream(body: BodyReader, endpoint: EndpointName) -> MovedStream:
     other, label, peer = body.text(), body.text(), body.binding()
     message, offset, limit = body.number(8), body.number(8), body.number(8)
     flags, fin_offset, fin_message = body.number(1), body.number(8), body.number(8)
+    promised = body.number(4)
     held: list[Held] = []
     for _ in range(body.number(4)):
         number, start, end, size = body.number(8), body.number(8), body.number(8), body.number(8)
@@ -179,5 +206,6 @@ def _decode_stream(body: BodyReader, endpoint: EndpointName) -> MovedStream:
         (fin_message, fin_offset) if flags & _FIN else None,
         bool(flags & _OPENED),
         bool(flags & _FIN_ACKNOWLEDGED),
+        promised,
         held,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from connex.core.context import Context
 from connex.core.endpoint import Endpoint, Inbound, Outbound
@@ -13,8 +13,6 @@ from connex.core.identity import EndpointName, StreamId
 from connex.core.routing import Routing
 
 LIMIT = Struct(">Q")
-_REMEMBERED = 8192
-_T = TypeVar("_T")
 
 
 class Ended(NamedTuple):
@@ -106,10 +104,3 @@ class StreamTable:
                 LIMIT.pack(into.credit.advertise()),
             ),
         )
-
-
-def remember(table: dict[StreamId, _T], stream: StreamId, what: _T) -> None:
-    """Keep an answer for late frames of a stream; the oldest of too many is forgotten."""
-    table[stream] = what
-    if len(table) > _REMEMBERED:
-        del table[next(iter(table))]

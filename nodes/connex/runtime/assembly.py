@@ -43,6 +43,7 @@ class Assembly:
             events.FreezeRequested: self.moves.freeze,
             events.EndpointThawed: self.moves.thaw,
             events.EndpointReleased: self.hosting.released,
+            events.EndpointResumed: self.hosting.resumed,
             events.RegionReceived: self.moves.region_received,
             events.HandoverChanged: self.moves.changed,
             events.RegionsWanted: self.moves.regions_wanted,
@@ -53,6 +54,7 @@ class Assembly:
             events.StreamWasReset: self.hosting.reset,
             events.PeerChanged: self._peer_changed,
             events.BindingLearned: _nothing,
+            events.FenceChanged: _nothing,
             events.FrameRefused: _nothing,
         }
 

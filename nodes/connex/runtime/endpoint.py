@@ -151,7 +151,7 @@ class Endpoint:
         self.thaw_hook = hook
 
     def on_release(self, hook: Callable[[str], None]) -> None:
-        """Called with the cause (``handover``, ``fenced``, ``ended``, ``doubt``) when this node does not serve the
+        """Called with the cause (``handover``, ``fenced``, ``ended``) when this node does not serve the
         endpoint any more.
         """
         self.release_hook = hook

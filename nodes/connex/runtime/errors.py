@@ -9,8 +9,8 @@ from connex.core.identity import EndpointName, NodeName
 class EndpointMoved(ConnexError):
     """The endpoint is not served by this node any more, so its streams cannot be used here.
 
-    ``node`` says where it is now (empty if it is gone or in doubt), ``cause`` why it left: ``handover``, ``fenced``,
-    ``ended`` or ``doubt``. What had been handed over to ``send`` before is not lost: it moved with the endpoint.
+    ``node`` says where it is now (empty if it is gone), ``cause`` why it left: ``handover``, ``fenced`` or
+    ``ended``. What had been handed over to ``send`` before is not lost: it moved with the endpoint.
     """
 
     def __init__(self, endpoint: EndpointName, node: NodeName, cause: str) -> None:

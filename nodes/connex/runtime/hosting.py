@@ -58,6 +58,12 @@ class Hosting:
         self.endpoints[event.endpoint] = endpoint
         return endpoint
 
+    def resumed(self, event: events.EndpointResumed) -> None:
+        """A handover in doubt has ended here."""
+        endpoint = self.endpoints.get(event.endpoint)
+        if endpoint is not None:
+            endpoint.epoch = event.epoch
+
     def released(self, event: events.EndpointReleased) -> None:
         endpoint = self.endpoints.pop(event.endpoint, None)
         if endpoint is None:

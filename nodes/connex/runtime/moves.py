@@ -192,11 +192,8 @@ class Moves:
             departure.prepared.set_result(None)
         elif event.step == "completed":
             self._depart(event.handover, None)
-        elif event.step in ("aborted", "doubt"):
-            ending = (
-                "aborted; the endpoint goes on here" if event.step == "aborted" else "in doubt; its streams were reset"
-            )
-            text = f"handover of {event.endpoint} to {event.peer} {ending}: {event.cause}"
+        elif event.step == "aborted":
+            text = f"handover of {event.endpoint} to {event.peer} aborted; the endpoint goes on here: {event.cause}"
             self._depart(event.handover, HandoverFailed(text))
 
     def _depart(self, handover: HandoverId, error: Exception | None) -> None:

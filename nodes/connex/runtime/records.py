@@ -25,6 +25,10 @@ def record_of(event: events.Event, epoch_of: EpochOf) -> Fields | None:
             return "endpoint.thawed", {"endpoint": endpoint, "epoch": epoch, "handover": identifier(handover)}
         case events.EndpointReleased(endpoint, epoch, cause):
             return "endpoint.released", {"endpoint": endpoint, "epoch": epoch, "cause": cause}
+        case events.EndpointResumed(endpoint, epoch, handover):
+            return "endpoint.resumed", {"endpoint": endpoint, "epoch": epoch, "handover": identifier(handover)}
+        case events.FenceChanged(endpoint, epoch, source, step):
+            return f"fence.{step}", {"endpoint": endpoint, "epoch": epoch, "source": source}
         case events.PeerChanged(peer, state):
             return f"peer.{state}", {"peer": peer.node, "peer_incarnation": identifier(peer.incarnation)}
         case events.BindingLearned():
