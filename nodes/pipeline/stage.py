@@ -93,7 +93,10 @@ class Stage:
 
     def thaw(self) -> None:
         self._frozen = False
-        self._requeue(self._unfinished())
+        # What computes did not stand still: otherwise attempts to move could keep a step from ever being done.
+        waiting, self._in_service = self._in_service, {}
+        for timer, received in waiting.items():
+            self._serve(received, timer.when)
         if not self._source.idle:
             self._source.resume()
         self._tell_all()
