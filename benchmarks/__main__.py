@@ -17,6 +17,7 @@ ROWS = (
     ("testbed up", "up", "1"),
     ("the wire", "wire", "2"),
     ("the checkers", "checkers", "1"),
+    ("the simulator", "simulator", "1"),
 )
 """What, the module that measures it, and the repeats of a quick look."""
 

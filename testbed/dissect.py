@@ -267,6 +267,11 @@ class MovedStream(_Part):
     ]
 
 
+class Witness(_Part):
+    name = "witness"
+    fields_desc = [Text("node"), XLongField("incarnation", 0), Text("locator")]
+
+
 class State(Packet):  # type: ignore[misc]
     """The last record of a transfer stream: the streams of the endpoint that moves."""
 
@@ -275,6 +280,8 @@ class State(Packet):  # type: ignore[misc]
         ByteEnumField("record", 2, RECORDS),
         FieldLenField("stream_count", None, count_of="streams", fmt="I"),
         PacketListField("streams", [], MovedStream, count_from=lambda pkt: pkt.stream_count),
+        FieldLenField("witness_count", None, count_of="witnesses", fmt="H"),
+        PacketListField("witnesses", [], Witness, count_from=lambda pkt: pkt.witness_count),
     ]
 
 

@@ -344,5 +344,7 @@ def read_state(record: memoryview) -> list[Cursor]:
             number, start, end, size = body.number(8), body.number(8), body.number(8), body.number(8)
             held.append((number, start, end, body.raw(size)))
         cursors.append(Cursor(stream, side == 1, traffic_class, peer, label, message, offset, held))
+    for _ in range(body.number(2)):
+        body.text(), body.number(8), body.text()  # a witness: node, incarnation, locator
     body.end()
     return cursors

@@ -9,6 +9,7 @@ from testbed.commands.check import check
 from testbed.commands.doctor import doctor
 from testbed.commands.down import down
 from testbed.commands.exec import exec_
+from testbed.commands.explore import explore
 from testbed.commands.gc import gc
 from testbed.commands.logs import logs
 from testbed.commands.run import run
@@ -30,5 +31,5 @@ def cli() -> None:
     """Put real Connex nodes on an emulated network, break things, and judge what was delivered."""
 
 
-for command in (up, down, status, run, check, exec_, logs, capture, validate, gc, doctor):
+for command in (up, down, status, run, check, exec_, logs, capture, validate, explore, gc, doctor):
     cli.add_command(command)

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 import pytest
-from cluster import MS, Cluster
 
 from connex.core import events
 from connex.core.config import Config
 from connex.core.doubt import Doubts
 from connex.core.errors import LocalProtocolError
 from connex.core.frames import Frame, FrameType
-from connex.core.identity import TrafficClass
 from connex.core.routing import Routing
 from connex.core.witness import Witnesses
+from testbed.simulation.cluster import MS, Cluster
 
 NAMES = ("s", "t", "p", "q")
 PROTOCOL = (
@@ -56,8 +55,7 @@ def connect(cluster: Cluster) -> None:
     """All nodes have channels with each other, as after a while of work."""
     for here, there in product(NAMES, NAMES):
         if here < there and here in cluster.nodes and there in cluster.nodes:
-            wanted = events.ChannelWanted(there, cluster.nodes[there].me.locator, TrafficClass.CONTROL)
-            cluster._connect(cluster.nodes[here], wanted)
+            cluster.connect(here, there)
     cluster.run(20 * MS)
 
 
@@ -163,7 +161,7 @@ def test_an_endpoint_without_streams_waits_at_its_target_for_the_source() -> Non
     cluster = Cluster(NAMES)
     cluster.introduce()
     cluster.host("s", "e")
-    quiet = (FrameType.COMMITTED, FrameType.RELEASE, FrameType.ANNOUNCE)
+    quiet = (FrameType.COMMITTED, FrameType.RELEASE, FrameType.ANNOUNCE, FrameType.JOIN)
     cluster.filters.append(lambda here, there, frame: frame.type not in quiet)
     cluster.move("e", "t")
     cluster.run(100 * MS)
@@ -172,6 +170,7 @@ def test_an_endpoint_without_streams_waits_at_its_target_for_the_source() -> Non
     with pytest.raises(LocalProtocolError, match="has not completed"):
         cluster.nodes["t"].begin_handover("e", "p", 0, False, cluster.now)
     cluster.cut.clear()
+    cluster.filters.clear()
     cluster.run(3000 * MS)
     assert cluster.owner("e") == "s"
     assert cluster.nodes["t"].owned() == []
@@ -347,7 +346,7 @@ def strike(cluster: Cluster, what: str) -> None:
         here, there = whom.split("-")
         pairs = {(here, there)} | ({(there, here)} if verb == "part" else set())
         cluster.after(0, lambda: cluster.cut.update(pairs))
-        cluster.after(4000 * MS, lambda: cluster.cut.clear())
+        cluster.after(4000 * MS, lambda: cluster.restore(*pairs))
 
 
 def tried(kind: FrameType, count: int, what: str) -> Cluster:

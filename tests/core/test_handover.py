@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from cluster import MS, Cluster
 
 from connex.core import events
 from connex.core.config import Config
 from connex.core.errors import LocalProtocolError
 from connex.core.frames import FrameType
 from connex.core.identity import TrafficClass
+from testbed.simulation.cluster import MS, Cluster
 
 
 def talking(**options: object) -> tuple[Cluster, int]:

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from functools import partial
 
 import pytest
-from cluster import MS, Cluster, Weather
 from hypothesis import HealthCheck, given, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from connex.core.errors import LocalProtocolError
 from connex.core.handover import Phase
 from connex.core.identity import TrafficClass
 from connex.core.node import Node
+from testbed.simulation.cluster import MS, Cluster, Weather
 
 EXAMPLES = int(os.environ.get("CONNEX_EXAMPLES", "40"))
 relaxed = settings(

@@ -340,3 +340,47 @@ async def test_leaving_moves_endpoints_under_traffic(lab: Lab) -> None:
         await stream.close()
     (owner,) = [node for node in (nodes[0], nodes[2]) if "stage" in node.endpoints]
     assert owner.endpoints["stage"].application.count == 50
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["stays", "moves"])
+@pytest.mark.parametrize("what", ["close", "reset"])
+async def test_what_is_asked_of_a_stream_during_a_freeze_waits_for_its_outcome(
+    lab: Lab, what: str, moves: bool
+) -> None:
+    nodes = await lab.cluster(3, config=config())
+    for node in nodes:
+        node.on_arrival("*", Counter)
+    Counter(await nodes[1].host("stage"))
+    source = await nodes[0].host("source")
+    stream = await source.open_stream("stage", TrafficClass.TOKEN)
+    await stream.send(b"before")
+    frozen, go_on = asyncio.Event(), asyncio.Event()
+
+    async def freeze() -> None:
+        frozen.set()
+        await go_on.wait()
+
+    source.on_freeze(freeze)
+    moving = asyncio.ensure_future(nodes[0].migrate("source", to="w2"))
+    async with asyncio.timeout(5):
+        await frozen.wait()
+        closing = asyncio.ensure_future(stream.close()) if what == "close" else None
+        if closing is None:
+            stream.reset("enough")
+        await asyncio.sleep(0.02)
+        assert not stream.ended
+        if not moves:
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+        go_on.set()
+        if moves:
+            await moving
+            with pytest.raises(EndpointMoved):
+                await (closing or stream.close())
+            assert nodes[2].endpoints["source"].outbound, "the stream goes on where the endpoint is"
+        elif closing is not None:
+            await closing
+            assert stream.error is None
+        else:
+            await until(lambda: stream.ended, "the stream has ended")
+            assert isinstance(stream.error, connex.StreamReset)

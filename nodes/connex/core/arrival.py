@@ -25,7 +25,7 @@ from connex.core.state import (
     MovedStream,
     decode_peers,
     decode_region,
-    decode_streams,
+    decode_state,
 )
 from connex.core.stream import ReceiveStream
 from connex.core.witness import Witnesses
@@ -56,6 +56,7 @@ class Arrivals:
         self._accepts = accepts
         self._witnesses = witnesses
         witnesses.on_settled = self._settled
+        witnesses.on_waiting = self._remind
         flow.on_transfer = self._record_received
 
     def prepare(self, node: NodeName, frame: Frame, now: int) -> None:
@@ -118,7 +119,7 @@ class Arrivals:
                 elif kind == PEERS:
                     self._get_ready(decode_peers(message.payload))
                 else:
-                    handover.state = decode_streams(message.payload, handover.endpoint)
+                    handover.state = decode_state(message.payload, handover.endpoint)
             except RemoteProtocolError as error:
                 self.drop(handover, str(error))
                 self._table.send(handover.peer.node, FrameType.DECLINED, handover.id, frames.text(str(error), 2))
@@ -135,14 +136,7 @@ class Arrivals:
     def commit(self, handover: Handover, frame: Frame, now: int) -> None:
         """The one commit point."""
         if handover.phase is Phase.COMMITTED:
-            self._table.send(
-                handover.peer.node,
-                FrameType.COMMITTED,
-                handover.id,
-                frames.text(handover.endpoint),
-                handover.epoch,
-                handover.epoch + 1,
-            )
+            self._say_committed(handover)
             return
         into = handover.stream
         assert isinstance(into, Inbound)
@@ -160,17 +154,23 @@ class Arrivals:
         self._context.timers.clear(("handover", handover.id, ""))
         self._moving.drop_transfer(handover.id)
         endpoint = self._routing.own(handover.endpoint, handover.epoch + 1, "handover", now)
-        for moved in handover.state:
+        for moved in handover.state.streams:
             keeps = self._inherit(moved)
             stream = self._moving.adopt(endpoint, moved, now)
             if not keeps:
                 text = f"{moved.peer.endpoint} has moved on already, which it was promised not to follow"
                 self._endings.give_up(stream, ResetCause.HANDOVER_IN_DOUBT, text, now)
-        self._witnesses.restrict(endpoint, handover.peer.life, handover.state, now)
+        handover.named = handover.state.named
+        self._witnesses.restrict(endpoint, handover.peer.life, handover.named, now)
+        nodes = {peer.node for peer in handover.state.witnesses}
+        for peer in handover.state.witnesses:
+            self._context.locators.setdefault(peer.node, peer.locator)
         handover.state = None
         self._table.say(handover, "committed")
-        nodes = {out.node for out in endpoint.outbound.values()} | {into.node for into in endpoint.inbound.values()}
-        nodes |= {handover.peer.node, *self._context.scheduler.open_lanes()}
+        nodes |= {stream.node for stream in endpoint.streams()} | {
+            handover.peer.node,
+            *self._context.scheduler.open_lanes(),
+        }
         self._routing.announce(endpoint.binding(self._context.me), nodes, now)
         self._table.repeat(handover, FrameType.COMMITTED, frames.text(handover.endpoint), now)
 
@@ -192,6 +192,22 @@ class Arrivals:
         endpoint = self._routing.owned.get(handover.endpoint)
         if endpoint is not None and endpoint.epoch == handover.epoch + 1:
             self._witnesses.lift(endpoint, now)
+
+    def _remind(self, endpoint: Endpoint) -> None:
+        """Tell the source once more: whatever was repeated to it ended if it was taken for dead meanwhile."""
+        for handover in self._table.all.values():
+            if handover.endpoint == endpoint.name and handover.phase is Phase.COMMITTED:
+                self._say_committed(handover)
+
+    def _say_committed(self, handover: Handover) -> None:
+        self._table.send(
+            handover.peer.node,
+            FrameType.COMMITTED,
+            handover.id,
+            frames.text(handover.endpoint),
+            handover.epoch,
+            handover.epoch + 1,
+        )
 
     def _settled(self, endpoint: Endpoint, now: int) -> None:
         """The source is gone, or can never take the endpoint back: it need not be waited for."""

@@ -18,16 +18,19 @@ from connex.core.events import EndpointThawed, FreezeRequested, RegionsWanted
 from connex.core.flow import Flow
 from connex.core.frames import Buffer, FrameType
 from connex.core.handover import Handover, HandoverTable, Phase, transfer_route
-from connex.core.identity import HandoverId, Peer, TrafficClass
+from connex.core.identity import HandoverId, Life, NodeName, Peer, TrafficClass
 from connex.core.moving import Moving
 from connex.core.opening import Opening
 from connex.core.routing import Routing
 from connex.core.state import (
     encode_peers,
     encode_region,
-    encode_streams,
+    encode_state,
 )
 from connex.core.stream import SendStream
+
+_THIRD_PARTIES = 2
+"""Nodes besides source and target that STATE names at least, if there are as many."""
 
 
 class Departures:
@@ -42,6 +45,7 @@ class Departures:
         moving: Moving,
         endings: Endings,
         table: HandoverTable,
+        peers: Callable[[NodeName], Peer | None],
     ) -> None:
         self._context = context
         self._routing = routing
@@ -49,6 +53,7 @@ class Departures:
         self._moving = moving
         self._endings = endings
         self._table = table
+        self._peer = peers
         self.on_committed: Callable[[Handover, int], None] = _nobody
         flow.on_progress = self._transfer_progressed
         opening.on_transfer_refused = self._transfer_refused
@@ -108,13 +113,21 @@ class Departures:
         endpoint = self._routing.owned[handover.endpoint]
         outbound, inbound = list(endpoint.outbound.values()), list(endpoint.inbound.values())
         promised = {name: promise.epoch for name, promise in self._routing.promised.items()}
-        record = encode_streams(outbound, inbound, self._context.locators, promised)
         handover.ends = {stream.route.stream: {stream.other} for stream in endpoint.streams()}
-        handover.named = frozenset(stream.other for stream in endpoint.streams() if stream.node)
+        named = {stream.other for stream in endpoint.streams() if stream.node}
+        witnesses = self._witnesses(handover, named - {self._context.me.life, handover.peer.life})
+        handover.named = frozenset(named | {peer.life for peer in witnesses})
+        record = encode_state(outbound, inbound, self._context.locators, promised, witnesses)
         handover.moved += len(record)
         self._flow.write(ident, record, now)
         handover.phase = Phase.TRANSFER
         self._table.say(handover, "state-sent")
+
+    def _witnesses(self, handover: Handover, others: set[Life]) -> list[Peer]:
+        """Who else can say what has become of the commit, where streams lead to few nodes besides source and target."""
+        peers = [self._peer(node) for node in self._context.scheduler.open_lanes() if node != handover.peer.node]
+        new = [peer for peer in peers if peer is not None and peer.life not in others]
+        return new[: max(0, _THIRD_PARTIES - len(others))]
 
     def _advance(self, handover: Handover, now: int) -> None:
         """Once all that was handed over has arrived: another round, or hold, or freeze; after the state, commit."""

@@ -69,7 +69,8 @@ class Doubts:
         for life, ends in sorted(self._ends_by_life(handover).items()):
             answered = self._promises[handover.id].get(life, set())
             for number, names in enumerate(ends):
-                if number not in answered and self._membership.standing(life) is Standing.THERE:
+                # Silent ones, too: somebody who is back may have no reason of its own to open a channel.
+                if number not in answered and self._membership.standing(life) is not Standing.OVER:
                     body = frames.text(handover.endpoint) + frames.number(len(names), 2)
                     body += b"".join(frames.text(name) for name in names)
                     self._context.control(
@@ -103,6 +104,8 @@ class Doubts:
                     ends = names.setdefault(life, {})
                     if one is not None:
                         ends[_other_end(one, endpoint.name)] = None
+        for life in handover.named - {self._context.me.life}:
+            names.setdefault(life, {})
         return {
             life: [list(ends)[start : start + _ENDS_PER_FRAME] for start in range(0, len(ends) or 1, _ENDS_PER_FRAME)]
             for life, ends in names.items()
@@ -159,7 +162,7 @@ class Doubts:
     def over(self, handover: Handover, now: int) -> None:
         """The target has committed: tell everybody who was asked, so that they may follow."""
         known = self._routing.table.get(handover.endpoint)
-        lives = {life for lives in handover.ends.values() for life in lives}
+        lives = handover.named.union(*handover.ends.values())
         if self._promises.pop(handover.id, None) is not None and known is not None:
             self._routing.announce(known, [life.node for life in lives], now)
 

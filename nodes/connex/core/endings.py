@@ -15,7 +15,7 @@ from connex.core.events import (
 from connex.core.frames import BodyReader, Flag, Frame, FrameType
 from connex.core.identity import NodeName, Peer, StreamId
 from connex.core.memory import remember
-from connex.core.refusals import RECEIVER, SENDER, Refusals
+from connex.core.refusals import RECEIVER, RESET_REPEATS, SENDER, Refusals
 from connex.core.routing import Routing
 from connex.core.table import Ended, StreamTable
 from connex.core.timers import Key
@@ -37,6 +37,8 @@ class Endings:
         self._table = table
         self._refusals = refusals
         self._peer = peers
+        self.on_disputed: Callable[[Outbound, int], None] = _nobody
+        """Called when an earlier owner of the receiver says that the stream has ended."""
         context.on_alarm("linger", self._linger_due)
 
     def reset(self, stream: StreamId, cause: ResetCause, text: str, now: int) -> None:
@@ -44,6 +46,9 @@ class Endings:
         out, into = self._table.outbound.get(stream), self._table.inbound.get(stream)
         if out is None and into is None:
             raise LocalProtocolError(f"reset stream {stream:016x}: no such stream here")
+        for one in (out, into):
+            if one is not None and self._table.is_frozen(one):
+                raise LocalProtocolError(f"reset stream {stream:016x}: its endpoint is frozen by a handover")
         if out is not None:
             self.end_outbound(out, cause, text, now)
         if into is not None:
@@ -122,19 +127,42 @@ class Endings:
             cause = ResetCause(code)
         except ValueError as error:
             raise RemoteProtocolError(f"RESET with cause {code}") from error
-        self._context.post(node, Frame(FrameType.RESET, Flag.REPLY, frame.traffic_class, frame.stream))
         out = self._table.outbound.get(frame.stream) if side == RECEIVER else None
         into = self._table.inbound.get(frame.stream) if side == SENDER else None
         other = out or into
+        if other is not None and self._table.is_frozen(other):
+            return  # said again, it finds the stream where it is then
+        self._context.post(node, Frame(FrameType.RESET, Flag.REPLY, frame.traffic_class, frame.stream))
         if other is None:
+            self._pass_on(frame, side, now)
             return
         peer = self._peer(node)
         if frame.sender_epoch > other.peer_epoch and peer is not None:
             endpoint = other.route.receiver if side == RECEIVER else other.route.sender
             self._routing.learn(Binding(endpoint, frame.sender_epoch, *peer), "frame", now)
         if other.node != node or other.peer_epoch != frame.sender_epoch:
+            # From an owner of before: whether the stream has ended, the present one must say.
+            if out is not None and not out.blocked:
+                self.on_disputed(out, now)
+            elif into is not None and into.serving:
+                self._table.acknowledge(into)
             return
         if out is not None:
             self.end_outbound(out, cause, text, now, tell=False)
         elif into is not None:
             self.end_inbound(into, cause, text, now, tell=False)
+
+    def _pass_on(self, frame: Frame, side: int, now: int) -> None:
+        """The stream has moved on meanwhile: tell its new owner, who asks whoever has ended it."""
+        moved = self._table.moved_outbound if side == RECEIVER else self._table.moved_inbound
+        known = self._routing.table.get(moved.get(frame.stream, ""))
+        if known is None or known.gone or known.life == self._context.me.life:
+            return
+        told = frame._replace(payload=bytes(frame.payload))
+        self._context.repeat(
+            "reset", frame.stream, known.node, lambda _: self._context.post(known.node, told), now, most=RESET_REPEATS
+        )
+
+
+def _nobody(*_: object) -> None:
+    """Until somebody listens."""

@@ -81,6 +81,7 @@ class Outbound:
     """A stream that leaves from here. Fills its lane with DATA frames (it is a ``scheduler.Source``)."""
 
     __slots__ = (
+        "accepted",
         "blocked",
         "confirmed_at",
         "frame",
@@ -113,6 +114,8 @@ class Outbound:
         self.incarnation = 0
         self.peer_epoch = 0
         self.opened = False
+        self.accepted = False
+        """Whether some owner of the receiver has ever accepted the stream: if it is opened again, it must be known."""
         self.blocked = False
         self.waiting = False
         """The application waits for room."""

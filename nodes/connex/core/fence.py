@@ -15,6 +15,7 @@ from connex.core import frames
 from connex.core.binding import Binding
 from connex.core.context import Context
 from connex.core.endings import Endings
+from connex.core.endpoint import Inbound, Outbound
 from connex.core.errors import ResetCause
 from connex.core.events import FenceChanged
 from connex.core.frames import BodyReader, Flag, Frame, FrameType
@@ -109,13 +110,16 @@ class Fences:
         for endpoint, promise in list(self._routing.promised.items()):
             if promise.to != peer.life:
                 continue
+            streams: list[Outbound | Inbound] = [
+                *(one for one in self._table.outbound.values() if one.route.receiver == endpoint),
+                *(one for one in self._table.inbound.values() if one.route.sender == endpoint),
+            ]
+            if any(self._table.is_frozen(stream) for stream in streams):
+                continue  # this is said again as long as something is promised to it
             del self._routing.promised[endpoint]
             self._context.emit(FenceChanged(endpoint, promise.epoch, peer.node, "broken"))
-            cause = ResetCause.HANDOVER_IN_DOUBT
-            for out in [one for one in self._table.outbound.values() if one.route.receiver == endpoint]:
-                self._endings.end_outbound(out, cause, text, now)
-            for into in [one for one in self._table.inbound.values() if one.route.sender == endpoint]:
-                self._endings.end_inbound(into, cause, text, now)
+            for stream in streams:
+                self._endings.give_up(stream, ResetCause.HANDOVER_IN_DOUBT, text, now)
 
     def lives(self) -> set[Life]:
         """To whom something is promised."""

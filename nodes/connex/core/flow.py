@@ -68,7 +68,7 @@ class Flow:
 
     def write(self, stream: StreamId, payload: Buffer, now: int) -> int:
         out = self._table.own(stream)
-        if out.blocked and self._routing.owned[out.route.sender].frozen:
+        if out.blocked and self._table.is_frozen(out):
             raise LocalProtocolError(
                 f"send on stream {stream:016x}: endpoint {out.route.sender} is frozen by a handover"
             )
@@ -105,6 +105,8 @@ class Flow:
 
     def finish(self, stream: StreamId, now: int) -> None:
         out = self._table.own(stream)
+        if self._table.is_frozen(out):
+            raise LocalProtocolError(f"close stream {stream:016x}: endpoint {out.route.sender} is frozen by a handover")
         out.send.finish()
         self._table.offer(out, now)
 

@@ -11,9 +11,7 @@ from connex.core.events import HandoverChanged
 from connex.core.frames import Buffer, Flag, FrameType
 from connex.core.identity import EndpointName, HandoverId, Life, NodeName, Peer, StreamId, TrafficClass
 from connex.core.moving import Moving
-from connex.core.state import (
-    MovedStream,
-)
+from connex.core.state import MovedState
 
 _REMEMBERED = 1024
 
@@ -67,9 +65,9 @@ class Handover:
         """Bytes still dirty after the last round of pre-copy; -1 while a round is being written."""
         self.moved = 0
         self.stream: Outbound | Inbound | None = None
-        self.state: list[MovedStream] | None = None
+        self.state: MovedState | None = None
         self.named: frozenset[Life] = frozenset()
-        """At the source: the lives that STATE names as the other ends of streams, which the target knows."""
+        """The lives that STATE names, as the other ends of streams or as witnesses."""
         self.ends: dict[StreamId, set[Life]] = {}
         """At the source: who may own the other end of each stream that STATE names, so far as is known."""
 

@@ -159,8 +159,9 @@ class Membership:
             life = self._lives.get(node)
             if life is None:
                 member = self.members.get(node)
-                if member is not None:
-                    self._lives[node] = _Life(Peer(*member[:3]), now)
+                known = min(one for one in lives if one.node == node)
+                peer = Peer(*member[:3]) if member is not None else Peer(*known, self._context.locators.get(node, ""))
+                self._lives[node] = _Life(peer, now)
                 continue
             if node in fresh:
                 # Nobody had asked it to speak before: its silence until now says nothing.
@@ -181,25 +182,27 @@ class Membership:
                 self._change(life, "suspected")
             if silence >= config.heartbeat:
                 self._context.control(node, FrameType.HEARTBEAT, frames.number(now, 8) + bytes(8))
-        if watched:
+        if watched or self._strangers:
             self._context.timers.set(_TICK, now + config.heartbeat)
 
     def _find_strangers(self, watched: set[Life], now: int) -> None:
-        """Streams may lead to a life that this node never met, told by whoever knew it. If another life of that node is
-        heard all the while, the one they lead to is over.
+        """Streams may lead to another life of a node than the one that was met here, told by whoever knew it. It is
+        over if it was met before, or if the other one is heard all the while; and dead if neither is heard.
         """
-        strangers = {
-            life: self._strangers.get(life, now)
-            for life in sorted(watched)
-            if life.node in self._lives and self._lives[life.node].peer.life != life
-        }
-        self._strangers = strangers
-        for life, since in strangers.items():
-            met = self._lives[life.node]
-            if met.state == "alive" and met.heard_at - since >= self._context.config.dead_after:
+        before, self._strangers = self._strangers, {}
+        patience = self._context.config.dead_after
+        for life in sorted(watched):
+            met = self._lives.get(life.node)
+            here = life.node == self._context.me.node
+            if life == self._context.me.life or (not here and (met is None or met.peer.life == life)):
+                continue
+            since = self._strangers[life] = before.get(life, now)
+            heard = met is not None and met.state == "alive" and met.heard_at - since >= patience
+            if here or life in self._over or heard:
                 remember(self._over, life, None)
-                text = f"{life.node} has restarted"
-                self.on_lost(Peer(*life, met.peer.locator), ResetCause.OWNER_RESTARTED, text, now)
+                self.on_lost(Peer(*life, ""), ResetCause.OWNER_RESTARTED, f"{life.node} has restarted", now)
+            elif met is not None and met.state in ("dead", "left") and now - since >= patience:
+                self.on_lost(Peer(*life, ""), ResetCause.OWNER_DIED, f"{life.node} is {met.state}", now)
 
     def receive_heartbeat(self, node: NodeName, frame: Frame) -> None:
         if not frame.flags & Flag.REPLY:
@@ -266,7 +269,7 @@ class Membership:
                 raise RemoteProtocolError(f"JOIN of {member.node!r} from {node!r}")
             self._note(member)
             known = [Member(*self._context.me, ALIVE), *self.members.values()]
-            bindings = [binding for binding in self._routing.table.all() if not binding.gone]
+            bindings = self._routing.table.all()  # those that say of an endpoint that it is gone, too
             for start in range(0, max(len(known), len(bindings)), _PER_REPLY):
                 reply = _list([_member(one) for one in known[start : start + _PER_REPLY]])
                 reply += _list([frames.binding(one) for one in bindings[start : start + _PER_REPLY]])
@@ -325,8 +328,10 @@ class Membership:
         member = _read_member(body)
         body.finish()
         life = self._lives.get(node)
-        if member.node != node or life is None or member.incarnation != life.peer.incarnation:
+        if member.node != node:
             raise RemoteProtocolError(f"LEAVE of {member.node!r} from {node!r}")
+        if life is None or member.incarnation != life.peer.incarnation:
+            return  # a late word of an earlier life
         self._context.control(node, FrameType.LEAVE, flags=Flag.REPLY)
         self.members[node] = member._replace(state=LEFT)
         self._change(life, "left")

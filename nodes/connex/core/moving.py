@@ -56,6 +56,7 @@ class Moving:
             self._table.acknowledge(into, Flag.RETRANSMIT)
             for _ in range(into.receive.ready):
                 self._context.emit(MessageReady(into.route.stream))
+        self._opening.end_orphans(endpoint, now)
 
     def renew(self, endpoint: Endpoint, handover: HandoverId, now: int) -> None:
         """Own on, still frozen, under an epoch that is nobody else's: the next one may have been another node's."""
@@ -85,6 +86,7 @@ class Moving:
                 for _ in range(into.receive.ready):
                     self._context.emit(MessageReady(into.route.stream))
         if restriction is None:
+            self._opening.end_orphans(endpoint, now)
             for out in [one for one in endpoint.outbound.values() if not one.opened]:
                 self._opening.send_open(out, now)
 
@@ -110,7 +112,7 @@ class Moving:
                 moved.message, moved.offset, moved.limit, moved.held, moved.fin, moved.fin_acknowledged
             )
             out = Outbound(route, send, endpoint.epoch, config)
-            out.opened = moved.opened
+            out.opened = out.accepted = moved.opened
             out.blocked = True
             self._table.add_outbound(endpoint, out)
         else:

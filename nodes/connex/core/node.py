@@ -69,7 +69,7 @@ class Node:
         self._witnesses = witnesses = Witnesses(context, routing, moving, membership)
         self._handover_table = handovers = HandoverTable(context, moving)
         self._fences = fences = Fences(context, routing, table, endings, handovers, self._life)
-        source = Departures(context, routing, flow, opening, moving, endings, handovers)
+        source = Departures(context, routing, flow, opening, moving, endings, handovers, self._life)
         target = Arrivals(context, routing, flow, moving, endings, handovers, witnesses, self._life, accepts)
         self._doubts = doubts = Doubts(context, routing, handovers, source, fences, membership)
         self._handovers = Handovers(context, routing, handovers, source, target, doubts, self._life)
@@ -221,6 +221,9 @@ class Node:
             if handler is None:
                 raise RemoteProtocolError(f"frame of type {kind} on an open channel")
             handler(node, frame, now)
+            if kind != FrameType.HEARTBEAT:
+                # Streams, handovers and promises come with such frames, and who is at their other ends is watched.
+                self._membership.watch(now)
 
     def receive_message(self, node: NodeName, frame: Frame, now: int) -> bytes | None:
         """The short way for a DATA frame that is the next message of its stream as a whole, with none waiting before
@@ -410,6 +413,7 @@ class Node:
         lives |= self._fences.lives()
         for handover in self._handover_table.all.values():
             lives.add(handover.peer.life)
+            lives |= handover.named
             lives = lives.union(*handover.ends.values())
         return lives
 

@@ -14,7 +14,7 @@ from connex.core.errors import LocalProtocolError, RemoteProtocolError, ResetCau
 from connex.core.events import (
     StreamOpened,
 )
-from connex.core.frames import BodyReader, Frame, FrameType
+from connex.core.frames import BodyReader, Flag, Frame, FrameType
 from connex.core.identity import EndpointName, NodeName, Peer, StreamId, TrafficClass
 from connex.core.refusals import DESTINATION_MOVED, RECEIVER, SENDER_MOVED, Refusals
 from connex.core.routing import Routing
@@ -39,6 +39,7 @@ class Opening:
         self._table = table
         self._refusals = refusals
         self._endings = endings
+        endings.on_disputed = self.send_open
         self.on_transfer_refused: Callable[[Outbound, int], None] = _nobody
         """Called when the other node knows no such transfer stream."""
         context.on_alarm("resolve", self._resolve_due)
@@ -115,7 +116,7 @@ class Opening:
             )
         elif endpoint.frozen or endpoint.restricted:
             return
-        elif frame.offset or frame.message:
+        elif frame.offset or frame.message or frame.flags & Flag.RETRANSMIT:
             self._refusals.send_reset(
                 node,
                 RECEIVER,
@@ -173,6 +174,8 @@ class Opening:
     def learned(self, binding: Binding, now: int) -> None:
         """A newer owner of an endpoint: its streams go on there."""
         for out in [out for out in self._table.outbound.values() if out.route.receiver == binding.endpoint]:
+            if binding.gone and self._table.is_frozen(out):
+                continue
             if binding.gone:
                 self._endings.end_outbound(
                     out, ResetCause.ENDPOINT_ENDED, f"{binding.endpoint} has ended", now, tell=False
@@ -186,6 +189,8 @@ class Opening:
             else:
                 self.send_open(out, now)
         for into in [into for into in self._table.inbound.values() if into.route.sender == binding.endpoint]:
+            if binding.gone and self._table.is_frozen(into):
+                continue
             if binding.gone:
                 self._endings.end_inbound(
                     into, ResetCause.ENDPOINT_ENDED, f"{binding.endpoint} has ended", now, tell=False
@@ -196,6 +201,13 @@ class Opening:
             if into.serving:
                 self._table.acknowledge(into)
                 into.acknowledged = False
+
+    def end_orphans(self, endpoint: Endpoint, now: int) -> None:
+        """The endpoint serves here from now on: end its streams whose other end has ended meanwhile."""
+        for name in sorted({_other_end(stream) for stream in endpoint.streams()}):
+            known = self._routing.table.get(name)
+            if known is not None and known.gone:
+                self.learned(known, now)
 
     def find_receiver(self, out: Outbound, now: int) -> None:
         known = self._routing.table.get(out.route.receiver)
@@ -236,6 +248,11 @@ class Opening:
         _, stream, side = key
         assert isinstance(stream, int)
         out, into = self._table.outbound.get(stream), self._table.inbound.get(stream)
+        one = out if side == "out" else into
+        if one is not None and self._table.is_frozen(one):
+            # Here or at the target of the handover: not while that is open.
+            self._context.timers.set(key, now + self._context.config.lease)
+            return
         if side == "out" and out is not None and out.orphaned is not None:
             self._endings.end_outbound(out, out.orphaned, f"no owner of {out.route.receiver} was found", now)
         if side == "in" and into is not None and into.orphaned is not None:
@@ -264,7 +281,7 @@ class Opening:
             out.node,
             Frame(
                 FrameType.OPEN,
-                0,
+                Flag.RETRANSMIT if out.accepted else Flag.NONE,
                 route.traffic_class,
                 route.stream,
                 send.acknowledged_message,
@@ -277,13 +294,17 @@ class Opening:
         )
 
     def opened(self, out: Outbound, now: int) -> None:
-        out.opened = True
+        out.opened = out.accepted = True
         out.confirmed_at = out.probe_at
         self._context.settle("open", out.route.stream, "")
         route = out.route
         self._context.emit(
             StreamOpened(route.stream, "sender", route.sender, route.receiver, route.traffic_class, route.label)
         )
+
+
+def _other_end(stream: Outbound | Inbound) -> EndpointName:
+    return stream.route.receiver if isinstance(stream, Outbound) else stream.route.sender
 
 
 def _nobody(*_: object) -> None:

@@ -14,7 +14,7 @@ from connex.core.identity import EndpointName, NodeName, StreamId
 from connex.core.routing import Routing
 from connex.core.table import LIMIT, Ended, StreamTable
 
-_RESET_REPEATS = 20
+RESET_REPEATS = 20
 DESTINATION_MOVED, SENDER_MOVED = 1, 2
 SENDER, RECEIVER = 1, 2
 
@@ -42,6 +42,13 @@ class Refusals:
             self.answer_ended(node, frame, ended)
             return
         endpoint = self._table.moved_inbound.get(frame.stream, "")
+        if endpoint in self._routing.owned:
+            # It has come back, and this stream not with it.
+            text = f"{endpoint} has no such stream"
+            cause = ResetCause.UNKNOWN_STREAM
+            epoch = frame.destination_epoch
+            self.send_reset(node, RECEIVER, frame.stream, frame.traffic_class, cause, text, epoch)
+            return
         self.refuse(
             node,
             frame,
@@ -82,7 +89,7 @@ class Refusals:
     def answer_unknown_acknowledgement(self, node: NodeName, frame: Frame, now: int) -> None:
         endpoint = self._table.moved_outbound.get(frame.stream)
         ended = self._table.ended_outbound.get(frame.stream)
-        if endpoint is not None:
+        if endpoint is not None and endpoint not in self._routing.owned:
             known = self._routing.table.get(endpoint) or Binding(endpoint, 0, "", 0, "")
             body = frames.binding(known) + bytes((SENDER_MOVED,))
             self._context.post(
@@ -124,5 +131,5 @@ class Refusals:
             self._context.post(node, frame)
         else:
             self._context.repeat(
-                "reset", stream, node, lambda _: self._context.post(node, frame), now, most=_RESET_REPEATS
+                "reset", stream, node, lambda _: self._context.post(node, frame), now, most=RESET_REPEATS
             )

@@ -11,7 +11,7 @@ from connex.core.binding import Binding
 from connex.core.endpoint import Inbound, Outbound, Route
 from connex.core.errors import RemoteProtocolError
 from connex.core.frames import BodyReader, Buffer
-from connex.core.identity import EndpointName, NodeName, TrafficClass
+from connex.core.identity import EndpointName, Life, NodeName, Peer, TrafficClass
 from connex.core.stream import Held
 
 REGION = 1
@@ -43,6 +43,19 @@ class MovedStream(NamedTuple):
     promised: int
     """The epoch of the other end that must not be followed (``fence.py``); 0 if none."""
     held: list[Held]
+
+
+class MovedState(NamedTuple):
+    """What a STATE record says of an endpoint."""
+
+    streams: list[MovedStream]
+    witnesses: list[Peer]
+
+    @property
+    def named(self) -> frozenset[Life]:
+        """The lives that can say whether the target has been seen: the source asks them if it is in doubt."""
+        others = [stream.peer.life for stream in self.streams if stream.peer.node]
+        return frozenset([*others, *(peer.life for peer in self.witnesses)])
 
 
 def encode_region(name: str, size: int, offset: int, data: Buffer) -> bytes:
@@ -95,21 +108,22 @@ def decode_peers(record: Buffer) -> list[tuple[Binding, TrafficClass]]:
     return peers
 
 
-def encode_streams(
+def encode_state(
     outbound: list[Outbound],
     inbound: list[Inbound],
     locators: dict[NodeName, str],
     promised: dict[EndpointName, int],
+    witnesses: list[Peer],
 ) -> bytes:
     """The STATE record of an endpoint; ``locators`` says where the nodes at the other ends are reached, ``promised``
-    which epochs of them must not be followed.
+    which epochs of them must not be followed, ``witnesses`` who else can say what has become of the handover.
     """
     parts = [b"\x02", frames.number(len(outbound) + len(inbound), 4)]
     for out in outbound:
         send = out.send
         flags = (
             (_FIN if send.fin else 0)
-            | (_OPENED if out.opened else 0)
+            | (_OPENED if out.accepted else 0)
             | (_FIN_ACKNOWLEDGED if send.fin_acknowledged else 0)
         )
         peer = Binding(out.route.receiver, out.peer_epoch, out.node, out.incarnation, locators.get(out.node, ""))
@@ -139,6 +153,9 @@ def encode_streams(
             promised.get(into.route.sender, 0),
             receive.undelivered(),
         )
+    parts.append(frames.number(len(witnesses), 2))
+    for witness in witnesses:
+        parts += (frames.text(witness.node), frames.number(witness.incarnation, 8), frames.text(witness.locator))
     return b"".join(parts)
 
 
@@ -172,13 +189,14 @@ def _stream(
     return parts
 
 
-def decode_streams(record: Buffer, endpoint: EndpointName) -> list[MovedStream]:
+def decode_state(record: Buffer, endpoint: EndpointName) -> MovedState:
     """Read a STATE record; raises RemoteProtocolError where it is malformed."""
     body = BodyReader(record)
     body.take(1)
     streams = [_decode_stream(body, endpoint) for _ in range(body.number(4))]
+    witnesses = [Peer(body.text(), body.number(8), body.text()) for _ in range(body.number(2))]
     body.finish()
-    return streams
+    return MovedState(streams, witnesses)
 
 
 def _decode_stream(body: BodyReader, endpoint: EndpointName) -> MovedStream:

@@ -42,6 +42,12 @@ class StreamTable:
             raise LocalProtocolError(f"stream {stream:016x} is not open for sending here")
         return out
 
+    def is_frozen(self, stream: Outbound | Inbound) -> bool:
+        """Whether a handover holds the stream's own end: what it is may be on its way to another node already."""
+        route = stream.route
+        endpoint = self._routing.owned.get(route.sender if isinstance(stream, Outbound) else route.receiver)
+        return endpoint is not None and endpoint.frozen
+
     def add_outbound(self, endpoint: Endpoint, out: Outbound) -> None:
         self.outbound[out.route.stream] = out
         endpoint.outbound[out.route.stream] = out

@@ -16,7 +16,6 @@ from connex.core.identity import EndpointName, Life, NodeName
 from connex.core.membership import Membership, Standing
 from connex.core.moving import Moving
 from connex.core.routing import Routing
-from connex.core.state import MovedStream
 from connex.core.timers import Key
 
 
@@ -31,11 +30,14 @@ class Witnesses:
         self._period = context.config.dead_after // 8
         self.on_settled: Callable[[Endpoint, int], None] = _nobody
         """The endpoint is beyond doubt although its source has not said so."""
+        self.on_waiting: Callable[[Endpoint], None] = _nobody
+        """The source has still not said that it knows of the commit."""
         context.on_alarm("witness", self._look)
 
-    def restrict(self, endpoint: Endpoint, source: Life, streams: list[MovedStream], now: int) -> None:
-        """The endpoint has just arrived from ``source`` with these streams, none of which is served yet."""
-        named = frozenset(moved.peer.life for moved in streams if moved.peer.node)
+    def restrict(self, endpoint: Endpoint, source: Life, named: frozenset[Life], now: int) -> None:
+        """The endpoint has just arrived from ``source``, which would ask those that are ``named``; no stream is served
+        yet.
+        """
         endpoint.restriction = Restriction(source, named, self._context.me.life)
         self._moving.serve(endpoint, now)
         self._context.timers.set(("witness", endpoint.name, ""), now + self._period)
@@ -84,9 +86,12 @@ class Witnesses:
             self.on_settled(endpoint, now)
             return
         self._context.timers.set(key, now + self._period)
-        waiting = {stream.other for stream in endpoint.streams()} - endpoint.restriction.seen
-        there = [life.node for life in waiting if self._membership.standing(life) is Standing.THERE]
-        self._routing.announce(endpoint.binding(self._context.me), there, now)
+        self.on_waiting(endpoint)
+        waiting = {stream.other for stream in endpoint.streams()} | endpoint.restriction.named
+        waiting -= endpoint.restriction.seen
+        # Silent ones, too: somebody who is back may have no reason of its own to open a channel.
+        nodes = [life.node for life in waiting if self._membership.standing(life) is not Standing.OVER]
+        self._routing.announce(endpoint.binding(self._context.me), nodes, now)
 
     def _beyond_doubt(self, restriction: Restriction) -> bool:
         """Whether the source can never come to the conclusion that the endpoint is still its own."""
@@ -94,8 +99,9 @@ class Witnesses:
         source = standing(restriction.source)
         if source is not Standing.SILENT:
             return source is Standing.OVER
-        return bool(restriction.named & restriction.seen) and all(
-            life in restriction.seen or standing(life) is Standing.OVER for life in restriction.named
+        asked = restriction.named - {restriction.source}
+        return bool(asked & restriction.seen) and all(
+            life in restriction.seen or standing(life) is Standing.OVER for life in asked
         )
 
 

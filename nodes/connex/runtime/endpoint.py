@@ -53,6 +53,8 @@ class Endpoint:
         self.release_hook: Callable[[str], None] | None = None
         self._opened_hook: Callable[[InboundStream], None] | None = None
         self._ended_hook: Callable[[Stream], None] | None = None
+        self._postponed: list[Callable[[], None]] = []
+        """What was asked for while a handover held the endpoint."""
 
     def __repr__(self) -> str:
         state = f"released: {self.released}" if self.released else "frozen" if self.frozen else "served"
@@ -251,6 +253,20 @@ class Endpoint:
         stream.finish_with(error)
         if self._ended_hook is not None:
             self._engine.guard(self._ended_hook, stream)
+
+    def when_served(self, what: Callable[[], None]) -> None:
+        """Do it now, or when a handover that holds the endpoint has been given up; not at all if it moves."""
+        if self._engine.core.is_frozen(self.name):
+            self._postponed.append(what)
+        else:
+            what()
+
+    def thaw(self) -> None:
+        """It goes on here."""
+        self.frozen = False
+        postponed, self._postponed = self._postponed, []
+        for what in postponed:
+            what()
 
     def release(self, cause: str, node: NodeName, error: ConnexError | None = None) -> None:
         """This node does not serve the endpoint any more: all who wait are told."""

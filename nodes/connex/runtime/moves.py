@@ -250,7 +250,7 @@ class Moves:
         endpoint = self._hosting.endpoints.get(event.endpoint)
         if endpoint is None:
             return
-        endpoint.frozen = False
+        endpoint.thaw()
         if endpoint.thaw_hook is not None:
             result = endpoint.thaw_hook()
             if isawaitable(result):

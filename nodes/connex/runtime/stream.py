@@ -56,8 +56,17 @@ class Stream:
         )
 
     def reset(self, text: str = "") -> None:
-        """Give the stream up on both sides, with the cause ``cancelled`` and this text."""
+        """Give the stream up on both sides, with the cause ``cancelled`` and this text.
+
+        While a handover holds the endpoint, this waits for its outcome: if the endpoint moves, the stream goes on where
+        it is then, and can be given up there.
+        """
         self._check()
+        self.endpoint.when_served(lambda: self._reset(text))
+
+    def _reset(self, text: str) -> None:
+        if self.ended:
+            return
         now = self.engine.now()
         self.engine.core.reset(self.id, text, now)
         self.engine.touched(now)
@@ -134,7 +143,10 @@ class OutboundStream(Stream):
         self._check_error()
 
     def finish(self) -> None:
-        """Say that no message follows, without waiting. Raises LocalProtocolError while a ``send`` still waits."""
+        """Say that no message follows, without waiting. Raises LocalProtocolError while a ``send`` still waits.
+
+        While a handover holds the endpoint, this waits for its outcome, as ``reset`` does.
+        """
         self._check()
         if self._queue:
             raise LocalProtocolError(
@@ -143,6 +155,11 @@ class OutboundStream(Stream):
         if self._closing is not None:
             return
         self._closing = self.engine.loop.create_future()
+        self.endpoint.when_served(self._finish)
+
+    def _finish(self) -> None:
+        if self.ended:
+            return
         now = self.engine.now()
         self.engine.core.close(self.id, now)
         self.engine.touched(now)
