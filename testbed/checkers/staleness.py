@@ -308,33 +308,36 @@ def _paused(pauses: Iterable[tuple[int, int]], begin: int, end: int) -> int:
     return sum(max(0, min(end, until) - max(begin, at)) for at, until in pauses)
 
 
-def _opened(captures: Captures) -> dict[tuple[str, str, int], int]:
-    """(stream, node, destination epoch) -> when that node first sent an OPEN."""
-    opened: dict[tuple[str, str, int], int] = {}
+def _opened(captures: Captures) -> dict[tuple[str, str, int, int], int]:
+    """(stream, node, destination epoch, sender epoch) -> when that node first sent an OPEN."""
+    opened: dict[tuple[str, str, int, int], int] = {}
     for control in captures.controls:
         if control.header.type == frames.OPEN and captures.channels[control.channel].outbound:
-            key = (f"{control.header.stream:016x}", captures.node(control.channel), control.header.destination_epoch)
+            header = control.header
+            node = captures.node(control.channel)
+            key = (f"{header.stream:016x}", node, header.destination_epoch, header.sender_epoch)
             opened[key] = min(control.time, opened.get(key, FOREVER))
     return opened
 
 
 def _lease(
-    captures: Captures, stream: Stream, opened: dict[tuple[str, str, int], int], lease: int, found: Findings
+    captures: Captures, stream: Stream, opened: dict[tuple[str, str, int, int], int], lease: int, found: Findings
 ) -> None:
     """To an owner that has not confirmed itself for a lease at most one frame is in flight."""
     sent, arrived = captures.sent.get(stream.id), captures.arrived.get(stream.id)
     if sent is None:
         return
-    rows: dict[tuple[str, int], list[Data]] = defaultdict(list)
+    # An endpoint that comes back to a node begins anew there: by tenure of the sender, too.
+    rows: dict[tuple[str, int, int], list[Data]] = defaultdict(list)
     for row in sent.data:
-        rows[captures.node(row.channel), row.destination_epoch].append(row)
+        rows[captures.node(row.channel), row.destination_epoch, row.sender_epoch].append(row)
     acks: dict[tuple[str, int], list[Ack]] = defaultdict(list)
     for ack in arrived.acks if arrived else ():
         acks[captures.node(ack.channel), ack.sender_epoch].append(ack)
     written = {message.number: message.t for message in stream.sent}
-    for (node, epoch), group in rows.items():
+    for (node, epoch, own), group in rows.items():
         group.sort(key=lambda row: row.begun)
-        watch = _Confirmed(lease, opened.get((stream.id, node, epoch), group[0].begun), written)
+        watch = _Confirmed(lease, opened.get((stream.id, node, epoch, own), group[0].begun), written)
         for row in watch.violations(group, acks.get((node, epoch), [])):
             found.overdue(
                 f"{node} had more than one frame in flight to an owner (epoch {epoch}) not confirmed for"
