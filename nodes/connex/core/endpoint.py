@@ -99,6 +99,7 @@ class Outbound:
         "sender_epoch",
         "smoothed",
         "timed",
+        "verifying",
         "wait",
         "waiting",
     )
@@ -116,6 +117,8 @@ class Outbound:
         self.opened = False
         self.accepted = False
         """Whether some owner of the receiver has ever accepted the stream: if it is opened again, it must be known."""
+        self.verifying = False
+        """An owner that is new is asked whether it knows the stream; sending need not wait for that."""
         self.blocked = False
         self.waiting = False
         """The application waits for room."""

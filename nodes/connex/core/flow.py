@@ -193,7 +193,7 @@ class Flow:
         send = out.send
         (limit,) = LIMIT.unpack(frame.payload)
         news = send.acknowledge(frame.message, frame.offset, frame.end, limit, bool(frame.flags & _FIN))
-        if not out.opened:
+        if not out.opened or out.verifying:
             self._opening.opened(out, now)
         if frame.flags & _RETRANSMIT:
             send.seek(frame.end)

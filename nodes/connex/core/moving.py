@@ -47,7 +47,8 @@ class Moving:
         endpoint.handover = None
         for out in endpoint.outbound.values():
             out.blocked = False
-            self._table.offer(out, now)
+            if out.opened and out.node:
+                self._opening.go_on(out, now)
             if out.waiting:
                 out.waiting = False
                 self._context.emit(SendSpace(out.route.stream))
@@ -76,7 +77,8 @@ class Moving:
         for out in endpoint.outbound.values():
             if out.blocked and (restriction is None or out.other in restriction.seen):
                 out.blocked = False
-                self._table.offer(out, now)
+                if out.opened and out.node:
+                    self._opening.go_on(out, now)
                 if out.waiting:
                     out.waiting = False
                     self._context.emit(SendSpace(out.route.stream))

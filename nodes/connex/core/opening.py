@@ -184,10 +184,7 @@ class Opening:
             self._context.scheduler.withdraw(out.node, out.route.traffic_class, out)
             out.point_at(binding)
             self._context.timers.clear(("resolve", out.route.stream, "out"))
-            if out.opened:
-                self._table.offer(out, now)
-            else:
-                self.send_open(out, now)
+            self.go_on(out, now)
         for into in [into for into in self._table.inbound.values() if into.route.sender == binding.endpoint]:
             if binding.gone and self._table.is_frozen(into):
                 continue
@@ -258,6 +255,16 @@ class Opening:
         if side == "in" and into is not None and into.orphaned is not None:
             self._endings.end_inbound(into, into.orphaned, f"no owner of {into.route.sender} was found", now)
 
+    def go_on(self, out: Outbound, now: int) -> None:
+        """The receiver has a new owner, or the sender a new node: send on; an idle stream asks whether it is known."""
+        if not out.opened:
+            self.send_open(out, now)
+            return
+        self._table.offer(out, now)
+        if not out.send.awaiting and not out.blocked:
+            out.verifying = True
+            self._context.repeat("open", out.route.stream, "", lambda at: self._post_open(out, at), now)
+
     def send_open(self, out: Outbound, now: int) -> None:
         out.opened = False
         out.probe_at = now
@@ -267,7 +274,8 @@ class Opening:
         endpoint = self._routing.owned.get(out.route.sender)
         if endpoint is None or endpoint.restricted or out.blocked or not out.node:
             return
-        out.probe_at = now
+        if not out.opened:
+            out.probe_at = now
         route = out.route
         body = (
             frames.text(route.sender)
@@ -294,9 +302,12 @@ class Opening:
         )
 
     def opened(self, out: Outbound, now: int) -> None:
+        self._context.settle("open", out.route.stream, "")
+        out.verifying = False
+        if out.opened:
+            return
         out.opened = out.accepted = True
         out.confirmed_at = out.probe_at
-        self._context.settle("open", out.route.stream, "")
         route = out.route
         self._context.emit(
             StreamOpened(route.stream, "sender", route.sender, route.receiver, route.traffic_class, route.label)
