@@ -39,6 +39,8 @@ CAPABILITIES: dict[str, Callable[[], str | None]] = {
     "tshark": _tool("tshark"),
     "unshare": _tool("unshare"),
     "setpriv": _tool("setpriv"),
+    "spin": _tool("spin"),
+    "gcc": _tool("gcc"),
 }
 
 

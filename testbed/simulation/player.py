@@ -84,15 +84,20 @@ class Player:
         cluster.restore()
         for name in list(cluster.paused):
             cluster.resume(name)
-        for name, node in list(cluster.nodes.items()):
-            for handover in [one for one in node.handovers() if one.phase is Phase.HOLDING]:
-                cluster.do(name, partial(Node.cancel, handover=handover.id, text="the end", now=cluster.now))
         until = cluster.now + QUIET_WITHIN
         quiet = 0
         while quiet < 3 and cluster.now < until:
+            self._cancel_what_is_held()
             cluster.run(100 * MS)
             quiet = quiet + 1 if self.oracles.settled() else 0
         self.oracles.judge()
+
+    def _cancel_what_is_held(self) -> None:
+        """Nobody will say any more that a handover held back is to go on."""
+        cluster = self.cluster
+        for name, node in list(cluster.nodes.items()):
+            for handover in [one for one in node.handovers() if one.phase is Phase.HOLDING]:
+                cluster.do(name, partial(Node.cancel, handover=handover.id, text="the end", now=cluster.now))
 
     def _take(self, step: Step) -> bool:
         return bool(getattr(self, "_" + step.verb.replace("-", "_"))(step))

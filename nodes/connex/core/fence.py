@@ -3,7 +3,7 @@
 A source that does not know whether its COMMIT was accepted asks every peer either to say that it has seen the new
 epoch, or to promise never to follow it. A promise binds the streams between that peer and the endpoint, wherever their
 end at the peer moves, until the source itself says how the doubt ended. A peer that takes the source for dead may
-break its promise only by resetting those streams.
+break its promise only by resetting those streams, and says so when it is asked what it has seen.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from connex.core.events import FenceChanged
 from connex.core.frames import BodyReader, Flag, Frame, FrameType
 from connex.core.handover import HandoverTable
 from connex.core.identity import EndpointName, Life, NodeName, Peer
+from connex.core.memory import remember
 from connex.core.routing import Promise, Routing
 from connex.core.table import StreamTable
 
@@ -117,6 +118,7 @@ class Fences:
             if any(self._table.is_frozen(stream) for stream in streams):
                 continue  # this is said again as long as something is promised to it
             del self._routing.promised[endpoint]
+            remember(self._routing.broken, endpoint, promise.epoch)
             self._context.emit(FenceChanged(endpoint, promise.epoch, peer.node, "broken"))
             for stream in streams:
                 self._endings.give_up(stream, ResetCause.HANDOVER_IN_DOUBT, text, now)

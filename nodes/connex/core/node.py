@@ -66,7 +66,7 @@ class Node:
         self._flow = flow = Flow(context, routing, table, refusals, endings, opening, self._life)
         moving = Moving(context, routing, table, opening)
         self._membership = membership = Membership(context, routing, self._watched)
-        self._witnesses = witnesses = Witnesses(context, routing, moving, membership)
+        self._witnesses = witnesses = Witnesses(context, routing, moving, endings, membership)
         self._handover_table = handovers = HandoverTable(context, moving)
         self._fences = fences = Fences(context, routing, table, endings, handovers, self._life)
         source = Departures(context, routing, flow, opening, moving, endings, handovers, self._life)
@@ -76,6 +76,7 @@ class Node:
         self._flow.on_addressed = witnesses.addressed
         self._routing.on_learned = self._learned
         self._routing.on_seen = witnesses.seen
+        self._routing.on_broken = witnesses.broken
         self._routing.on_fenced = self._fenced
         self._membership.on_lost = self._lost
         self._membership.on_joined = self._joined

@@ -31,10 +31,14 @@ class Routing:
         self.table = BindingTable()
         self.owned: dict[EndpointName, Endpoint] = {}
         self.promised: dict[EndpointName, Promise] = {}
+        self.broken: dict[EndpointName, int] = {}
+        """Epochs that this node follows although it had promised not to: its source was taken for dead meanwhile."""
         self.on_learned: Callable[[Binding, int], None] = _nobody
         self.on_fenced: Callable[[Endpoint, int], None] = _nobody
         self.on_seen: Callable[[Binding, NodeName, int], None] = _nobody
         """A node has said that it knows this binding."""
+        self.on_broken: Callable[[Binding, NodeName, int], None] = _nobody
+        """It has said so, but had promised a source in doubt that it would not."""
 
     def own(self, name: EndpointName, epoch: int, cause: str, now: int) -> Endpoint:
         """Own the endpoint under ``epoch``; streams of this node that lead to it turn inwards. Raises LimitExceeded."""
@@ -144,9 +148,12 @@ class Routing:
             if knows or not binding.epoch:
                 self._context.settle("announce", binding.endpoint, node)
             if knows and binding.epoch:
-                self.on_seen(binding, node, now)
+                (self.on_broken if frame.message else self.on_seen)(binding, node, now)
             return
-        self._context.control(node, FrameType.ANNOUNCE, frames.binding(known), flags=Flag.REPLY, epoch=known.epoch)
+        broken = int(bool(known.epoch) and self.broken.get(binding.endpoint) == known.epoch)
+        self._context.control(
+            node, FrameType.ANNOUNCE, frames.binding(known), flags=Flag.REPLY, epoch=known.epoch, message=broken
+        )
 
     def resolve(self, endpoint: EndpointName, now: int) -> None:
         """Ask all nodes that can be reached where the endpoint is, until somebody knows."""

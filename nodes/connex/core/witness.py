@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 from connex.core.binding import Binding
 from connex.core.context import Context
+from connex.core.endings import Endings
 from connex.core.endpoint import Endpoint, Restriction
+from connex.core.errors import ResetCause
 from connex.core.identity import EndpointName, Life, NodeName
 from connex.core.membership import Membership, Standing
 from connex.core.moving import Moving
@@ -22,10 +24,13 @@ from connex.core.timers import Key
 class Witnesses:
     """Collects who has seen the new epoch of endpoints that have arrived, and ends their restriction."""
 
-    def __init__(self, context: Context, routing: Routing, moving: Moving, membership: Membership) -> None:
+    def __init__(
+        self, context: Context, routing: Routing, moving: Moving, endings: Endings, membership: Membership
+    ) -> None:
         self._context = context
         self._routing = routing
         self._moving = moving
+        self._endings = endings
         self._membership = membership
         self._period = context.config.dead_after // 8
         self.on_settled: Callable[[Endpoint, int], None] = _nobody
@@ -47,6 +52,17 @@ class Witnesses:
         endpoint = self._routing.owned.get(binding.endpoint)
         if endpoint is not None and endpoint.epoch == binding.epoch:
             self.spoke(endpoint, node, now)
+
+    def broken(self, binding: Binding, node: NodeName, now: int) -> None:
+        """``node`` follows the present epoch, but had promised the source that it would not: what it has seen proves
+        nothing, and its streams are over.
+        """
+        endpoint, peer = self._routing.owned.get(binding.endpoint), self._membership.peer(node)
+        if endpoint is None or endpoint.epoch != binding.epoch or endpoint.restriction is None or peer is None:
+            return
+        for stream in [one for one in endpoint.streams() if one.other == peer.life]:
+            text = f"{node} had promised the source of the handover not to follow it"
+            self._endings.give_up(stream, ResetCause.HANDOVER_IN_DOUBT, text, now)
 
     def addressed(self, name: EndpointName, node: NodeName, now: int) -> bool:
         """``node`` has sent a frame to the endpoint under its present epoch; says whether its streams are served."""
