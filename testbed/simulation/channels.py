@@ -69,6 +69,8 @@ class Channels:
         """Directions in which nothing passes."""
         self.filters: list[Callable[[str, str, Frame], bool]] = []
         """Each may return False to drop a frame."""
+        self.fates: list[Callable[[str, str, Frame], list[int]]] = []
+        """Each says how much later than usual (ns) the copies of a frame arrive; none is a loss."""
         self.on_arrival: Arrive = _nowhere
 
     def is_open(self, here: str, there: str, kind: TrafficClass) -> bool:
@@ -100,6 +102,12 @@ class Channels:
         if channel is None or not all(keep(here, there, frame) for keep in self.filters):
             return
         weather, draw = self._weather(), self._random
+        for fate in self.fates:
+            delays = fate(here, there, frame)
+            if delays != [0]:
+                for delay in delays:
+                    self._clock.after(weather.delay + delay, self._arrival(here, there, life, channel, frame))
+                return
         if weather.ordered:
             if (here, there) in self.cut:
                 channel.held.append((frame, life))
