@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ class LiveWorld:
                     await asyncio.sleep(0.001)
 
     async def _signal_if_there(self, node: str, number: int) -> None:
-        if not self._lives[node].gone.is_set():
+        with suppress(TargetGone):  # it may end at any moment; that is heard of a little later
             await self._backend.signal(node, number)
 
     async def _wait_all_gone(self, nodes: Sequence[str], why: str) -> None:
