@@ -44,6 +44,10 @@ CAPABILITIES: dict[str, Callable[[], str | None]] = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write tests/transcripts anew from what happens now")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Whoever started this may ignore signals (nohup, a shell's background); what the tests start must not inherit that.
     for number, handler in (

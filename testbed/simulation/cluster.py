@@ -223,6 +223,11 @@ class Cluster:
         assert isinstance(handover, int)
         return handover
 
+    def peer_states(self, name: str) -> dict[str, str]:
+        """What the node thinks of those that it has streams with."""
+        ends = {info["peer"] for info in self.nodes[name].streams()}
+        return {peer: self.nodes[name].peer_state(peer) for peer in sorted(ends)}
+
     def seen(self, kind: type[events.Event], **fields: object) -> list[events.Event]:
         return [
             event

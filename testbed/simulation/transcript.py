@@ -38,10 +38,10 @@ def tell(player: Player, *, everything: bool = False) -> Iterator[str]:
         lines.append((player.started + step.at * 1_000_000, 0, f"* {str(step)[11:]}{skipped}"))
     for at, here, there, frame in cluster.frames:
         if everything or frame.type not in _DULL_FRAMES:
-            lines.append((at, 1, f"  {here} > {there}  {_frame(frame)}"))
+            lines.append((at, 1, f"  {here} > {there}  {describe_frame(frame)}"))
     for at, name, event in cluster.log:
         if everything or not isinstance(event, _DULL_EVENTS):
-            lines.append((at, 2, f"  {name}: {_event(event)}"))
+            lines.append((at, 2, f"  {name}: {describe_event(event)}"))
     for delivered in (one for stream in cluster.delivered.values() for one in stream):
         if everything:
             what = f"message {delivered.number} of {delivered.stream:016x} under epoch {delivered.endpoint_epoch}"
@@ -50,7 +50,8 @@ def tell(player: Player, *, everything: bool = False) -> Iterator[str]:
         yield f"{(at - player.started) / 1e6:10.3f}  {line}"
 
 
-def _frame(frame: Frame) -> str:
+def describe_frame(frame: Frame) -> str:
+    """Its type, what it is about, and the epochs of the two ends."""
     words = [FrameType(frame.type).name]
     if frame.flags & 1:
         words.append("reply")
@@ -63,7 +64,8 @@ def _frame(frame: Frame) -> str:
     return " ".join(words)
 
 
-def _event(event: Event) -> str:
+def describe_event(event: Event) -> str:
+    """Its name and its fields, without those that say nothing."""
     words = []
     fields: list[Any] = list(event)
     for name, value in zip(event._fields, fields, strict=True):
