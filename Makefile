@@ -13,7 +13,7 @@ TOPOLOGY ?=
 NAME     ?=
 ARGS     ?=
 
-.PHONY: testbed up status down run gc doctor setup format lint types imports check test test-fast bench clean
+.PHONY: testbed up status down run gc doctor setup format lint types imports check test test-fast bench soak clean
 
 setup: $(STAMP)
 
@@ -66,6 +66,9 @@ test: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m pip install -q -e '.[bench]'
 	@$(BIN)/python -m benchmarks
+
+soak: $(STAMP)
+	@CONNEX_SOAK=10000 $(BIN)/python -m pytest -q tests/pipeline/test_soak.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
