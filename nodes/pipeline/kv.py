@@ -36,6 +36,10 @@ class KvState:
             for offset in range(0, self._slot, _FILL):
                 self._region.write(start + offset, slot[offset : offset + _FILL])
 
+    def let_go(self) -> None:
+        """The state is not here any more: keep nothing of it in memory."""
+        self._view = memoryview(b"")
+
     def read(self, slot: int, request: int, step: int) -> list[memoryview]:
         """What this step of this request depends on."""
         if not self._slot:

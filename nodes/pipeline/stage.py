@@ -105,6 +105,7 @@ class Stage:
 
     def release(self, cause: str) -> None:
         self._stop()
+        self._kv.let_go()
 
     def stream_opened(self, stream: Outbound) -> None:
         self._next.opened(stream)

@@ -67,7 +67,9 @@ async def test_a_killed_node_comes_back_and_hosts_what_nobody_took(up: Up) -> No
     async with up("pair") as running:
         world = running.world
         await running.start_nodes(["w0", "w1"])
-        assert world.endpoints() == {"sink": "w0", "source": "w0", "stage-1": "w1"}
+        async with asyncio.timeout(5):  # nodes are ready before the observer has read all of their journals
+            while world.endpoints() != {"sink": "w0", "source": "w0", "stage-1": "w1"}:
+                await asyncio.sleep(0.01)
         await world.signal("w1", signal.SIGKILL)
         await world.start("w1")
         assert world.endpoints()["stage-1"] == "w1"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 Key = tuple[str, int | str, str]
 """What a deadline is for: its kind, and whom it concerns (two parts, the second often empty)."""
 
+_SLACK = 256
+
 
 class Timers:
     """Deadlines by key. Setting a key again replaces its deadline; entries that were replaced are skipped when they
-    surface.
+    surface, and swept out when they are too many.
     """
 
     def __init__(self) -> None:
@@ -25,6 +27,9 @@ class Timers:
         if self._deadlines.get(key) == deadline:
             return
         self._deadlines[key] = deadline
+        if len(self._heap) > _SLACK + 2 * len(self._deadlines):
+            self._heap = [entry for entry in self._heap if self._deadlines.get(entry[2]) == entry[0]]
+            heapify(self._heap)
         self._count += 1
         heappush(self._heap, (deadline, self._count, key))
 

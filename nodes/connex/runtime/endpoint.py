@@ -153,8 +153,8 @@ class Endpoint:
         self.thaw_hook = hook
 
     def on_release(self, hook: Callable[[str], None]) -> None:
-        """Called with the cause (``handover``, ``fenced``, ``ended``) when this node does not serve the
-        endpoint any more.
+        """Called with the cause (``handover``, ``fenced``, ``ended``) when this node does not serve the endpoint any
+        more. Its regions are still as they were; after this call they are empty, and their memory is given back.
         """
         self.release_hook = hook
 
@@ -280,6 +280,9 @@ class Endpoint:
             self._wake()
         if self.release_hook is not None:
             self._engine.guard(self.release_hook, cause)
+        # Gigabytes of state must not wait until the garbage collector looks at what an application has left in cycles.
+        for region in self.regions.values():
+            region.let_go()
 
     def _wake(self) -> None:
         while self._waiters:

@@ -112,7 +112,12 @@ class StateRegion:
             # The target may still hold what stood here before the region was cut off.
             self._mark(before, size)
 
-    # For the handover that takes it along
+    # For the endpoint that has left, and the handover that takes it along
+
+    def let_go(self) -> None:
+        """Give the memory back at once, whoever still knows the region; views that were taken keep theirs."""
+        self._budget.take(self.name, -len(self))
+        self._writable, self._written, self._dirty = zeros(0), bytearray(), None
 
     def begin(self) -> None:
         """A handover begins: everything that is not zero has to be sent."""
