@@ -61,7 +61,7 @@ def test_the_baseline_runs_on_the_same_network(tmp_path: Path) -> None:
 
 
 def run(testbed: Testbed, path: Path, expected: str) -> Done:
-    """Run it; once more if the emulation lost time, as on a machine that is busy (T46): that is no verdict on Connex."""
+    """Run it; once more if the emulation lost time, as on a busy machine (T46): that is no verdict on Connex."""
     done = testbed.do("run", str(path))
     if done.status == STATUSES["unknown"] != STATUSES[expected]:
         done = testbed.do("run", str(path))
