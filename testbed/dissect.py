@@ -127,7 +127,7 @@ class Heartbeat(Packet):  # type: ignore[misc]
 
 class Join(Packet):  # type: ignore[misc]
     name = "JOIN"
-    fields_desc = [PacketField("member", Member(), Member)]
+    fields_desc = [PacketField("member", Member(), Member), XLongField("digest", 0)]
 
 
 class JoinReply(Packet):  # type: ignore[misc]

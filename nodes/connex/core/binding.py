@@ -45,6 +45,8 @@ class BindingTable:
 
     def __init__(self) -> None:
         self._newest: dict[EndpointName, Binding] = {}
+        self.changes = 0
+        """How often anything was learned."""
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -57,6 +59,7 @@ class BindingTable:
         if not newer(binding, self._newest.get(binding.endpoint)):
             return False
         self._newest[binding.endpoint] = binding
+        self.changes += 1
         return True
 
     def all(self) -> list[Binding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from hashlib import blake2b
 from typing import NamedTuple
 
 from connex.core import frames
@@ -66,6 +67,9 @@ class Membership:
         self.on_lost: Callable[[Peer, ResetCause, str, int], None] = _nobody
         self.on_joined: Callable[[int], None] = _nobody
         self.members: dict[NodeName, Member] = {}
+        self._changes = 0
+        """How often the members have changed."""
+        self._fingerprint: tuple[tuple[int, int], bytes] = ((-1, -1), b"")
         self._lives: dict[NodeName, _Life] = {}
         self._over: dict[Life, None] = {}
         """Lives that were followed by another."""
@@ -128,7 +132,7 @@ class Membership:
                 self._change(life, "alive")
         member = Member(*peer, ALIVE)
         unknown = peer.node not in self.members
-        self.members[peer.node] = member
+        self._set(peer.node, member)
         if traffic_class is TrafficClass.CONTROL:
             self._seeds.pop(peer.locator, None)
             if _EXCHANGE not in self._context.timers:
@@ -216,7 +220,7 @@ class Membership:
         self._context.scheduler.forget(node)
         member = self.members.get(node)
         if member is not None and member.incarnation == life.peer.incarnation and member.state == ALIVE:
-            self.members[node] = member._replace(state=DEAD)
+            self._set(node, member._replace(state=DEAD))
         self.on_lost(life.peer, cause, text, now)
 
     def _change(self, life: _Life, state: str) -> None:
@@ -257,23 +261,34 @@ class Membership:
             self.on_joined(now)
 
     def _send_join(self, node: NodeName, now: int) -> None:
-        body = _member(Member(*self._context.me, ALIVE))
-        self._context.repeat("join", "", node, lambda _: self._context.control(node, FrameType.JOIN, body), now)
+        def send(_: int) -> None:
+            body = _member(Member(*self._context.me, ALIVE)) + self._digest()
+            self._context.control(node, FrameType.JOIN, body)
+
+        self._context.repeat("join", "", node, send, now)
+
+    def _digest(self) -> bytes:
+        """A fingerprint of what this node knows: equal for two nodes that need not tell each other anything.
+
+        Whether somebody is taken for dead is each node's own opinion, and no part of it.
+        """
+        version = (self._changes, self._routing.table.changes)
+        if self._fingerprint[0] != version:
+            known = [Member(*self._context.me, ALIVE), *self.members.values()]
+            facts = [_member(one._replace(state=LEFT if one.state == LEFT else ALIVE)) for one in known]
+            facts += [frames.binding(binding) for binding in self._routing.table.all()]
+            self._fingerprint = version, blake2b(b"".join(sorted(facts)), digest_size=_DIGEST).digest()
+        return self._fingerprint[1]
 
     def receive_join(self, node: NodeName, frame: Frame, now: int) -> None:
         body = BodyReader(frame.payload)
         if not frame.flags & Flag.REPLY:
-            member = _read_member(body)
+            member, digest = _read_member(body), body.take(_DIGEST)
             body.finish()
             if member.node != node:
                 raise RemoteProtocolError(f"JOIN of {member.node!r} from {node!r}")
             self._note(member)
-            known = [Member(*self._context.me, ALIVE), *self.members.values()]
-            bindings = self._routing.table.all()  # those that say of an endpoint that it is gone, too
-            for start in range(0, max(len(known), len(bindings)), _PER_REPLY):
-                reply = _list([_member(one) for one in known[start : start + _PER_REPLY]])
-                reply += _list([frames.binding(one) for one in bindings[start : start + _PER_REPLY]])
-                self._context.control(node, FrameType.JOIN, reply, flags=Flag.REPLY)
+            self._tell_all(node, digest)
             return
         members = [_read_member(body) for _ in range(body.number(2))]
         bindings = [body.binding() for _ in range(body.number(2))]
@@ -283,14 +298,29 @@ class Membership:
             self._note(member)
         for binding in bindings:
             self._routing.learn(binding, "join", now)
-        self._finish_joining(now)
+        if not frame.message:
+            self._finish_joining(now)
+
+    def _tell_all(self, node: NodeName, digest: bytes) -> None:
+        """Answer with all that is known here, in pages; with nothing if the other knows the same."""
+        known = [Member(*self._context.me, ALIVE), *self.members.values()]
+        bindings = self._routing.table.all()  # those that say of an endpoint that it is gone, too
+        if digest == self._digest():
+            known, bindings = [], []
+        pages = max(1, -(-max(len(known), len(bindings)) // _PER_REPLY))
+        for page in range(pages):
+            part = slice(page * _PER_REPLY, (page + 1) * _PER_REPLY)
+            reply = _list([_member(one) for one in known[part]]) + _list(
+                [frames.binding(one) for one in bindings[part]]
+            )
+            self._context.control(node, FrameType.JOIN, reply, flags=Flag.REPLY, message=pages - 1 - page)
 
     def _pass_on(self, member: Member) -> None:
         """Tell those there is a channel to of a new member; whoever misses it learns of it in the next exchange."""
         body = _list([_member(member)]) + _list([])
         for node in self._context.scheduler.open_lanes():
             if node != member.node:
-                self._context.control(node, FrameType.JOIN, body, flags=Flag.REPLY)
+                self._context.control(node, FrameType.JOIN, body, flags=Flag.REPLY, message=1)
 
     def _exchange(self, key: Key, now: int) -> None:
         """Anti-entropy: compare members and bindings with one neighbour drawn at random."""
@@ -298,6 +328,11 @@ class Membership:
         neighbours = self._context.scheduler.open_lanes()
         if neighbours:
             self._send_join(neighbours[self._context.draw(32) % len(neighbours)], now)
+
+    def _set(self, node: NodeName, member: Member) -> None:
+        if self.members.get(node) != member:
+            self.members[node] = member
+            self._changes += 1
 
     def _note(self, member: Member) -> None:
         """Keep what is newer: another life, or a later state of the same one."""
@@ -311,7 +346,7 @@ class Membership:
             return
         if known is not None and known.incarnation == member.incarnation and known.state >= member.state:
             return
-        self.members[member.node] = member
+        self._set(member.node, member)
         if member.state == ALIVE:
             self._context.locators[member.node] = member.locator
 
@@ -333,12 +368,13 @@ class Membership:
         if life is None or member.incarnation != life.peer.incarnation:
             return  # a late word of an earlier life
         self._context.control(node, FrameType.LEAVE, flags=Flag.REPLY)
-        self.members[node] = member._replace(state=LEFT)
+        self._set(node, member._replace(state=LEFT))
         self._change(life, "left")
         self.on_lost(life.peer, ResetCause.NODE_LEFT, f"{node} has left", now)
 
 
-_PER_REPLY = 64
+_PER_REPLY = 32
+_DIGEST = 8
 
 
 def _member(member: Member) -> bytes:
